@@ -90,10 +90,10 @@ pub struct Balancing {
     choose: Chooser,
     counts: BalancingCounters,
     counted: Counts,
-    work: Box<Work>,
+    work: Box<BurstRoom>,
 }
 
-struct Work {
+struct BurstRoom {
     burst: Burst,
     between: Burst,
     /// For each frame the index of its link.
@@ -138,7 +138,7 @@ impl Balancing {
             },
             counts,
             counted: Counts::default(),
-            work: Box::new(Work { burst: Burst::new(), between: Burst::new(), ways: [0; BURST] }),
+            work: Box::new(BurstRoom { burst: Burst::new(), between: Burst::new(), ways: [0; BURST] }),
             links,
         }
     }
@@ -147,13 +147,13 @@ impl Balancing {
     #[inline(never)]
     fn choose_links(&mut self, link: u16, now_ns: u64) {
         let Self { own, link_to, choose, work, .. } = self;
-        let Work { burst, ways, .. } = &mut **work;
+        let BurstRoom { burst, ways, .. } = &mut **work;
         for (frame, way) in burst.places_mut().iter_mut().zip(ways) {
             let Some(frame) = frame else { continue };
             *way = match choose.source(*own, frame.data(), now_ns) {
-                Chosen::AsItIs => link,
-                Chosen::Nowhere => NO_OUTPUT,
-                Chosen::To(next, source) => {
+                LinkChoice::AsItIs => link,
+                LinkChoice::Nowhere => NO_OUTPUT,
+                LinkChoice::To(next, source) => {
                     if let Some(place) = frame.data_mut().get_mut(6..12) {
                         place.copy_from_slice(&source.mac().0);
                     }
@@ -177,7 +177,7 @@ impl Balancing {
     #[cold]
     fn lose_rest(&mut self, io: &mut Io<'_>) {
         let Self { work, outputs, counts, .. } = self;
-        let Work { burst, ways, .. } = &mut **work;
+        let BurstRoom { burst, ways, .. } = &mut **work;
         for (frame, way) in burst.places_mut().iter_mut().zip(ways) {
             let Some(frame) = frame.take() else { continue };
             let has_link = outputs.get(usize::from(*way)).is_some_and(|output| *output != NO_OUTPUT);
@@ -205,7 +205,7 @@ impl Balancing {
 }
 
 /// Where a frame goes.
-enum Chosen {
+enum LinkChoice {
     /// It is not for another node: as the router has addressed it.
     AsItIs,
     /// There is no way to its output node.
@@ -216,23 +216,23 @@ enum Chosen {
 
 impl Chooser {
     #[inline]
-    fn source(&mut self, own: Node, frame: &[u8], now_ns: u64) -> Chosen {
+    fn source(&mut self, own: Node, frame: &[u8], now_ns: u64) -> LinkChoice {
         let to = frame.first_chunk().and_then(|to| Destination::parse(Mac(*to)).ok());
         let Some(output) = to.map(|to| to.output).filter(|output| *output != own) else {
-            return Chosen::AsItIs;
+            return LinkChoice::AsItIs;
         };
         let flow = self.flow(frame);
         let bytes = u32::try_from(frame.len() + ON_THE_LINK).unwrap_or(u32::MAX);
         let (next, via) = match self.balancer.choose(&Packet { flow, output, bytes }, now_ns) {
             Choice::Direct => (output, None),
             Choice::Via(node) => (node, Some(node)),
-            Choice::Unreachable => return Chosen::Nowhere,
+            Choice::Unreachable => return LinkChoice::Nowhere,
         };
         // Workers number different flows, since each counts by itself.
         let is_mine = (flow >> 24) as usize % self.workers == self.worker;
         let sample = if is_mine { self.sampler.sample(flow, now_ns) } else { None };
         self.sampled += u64::from(sample.is_some());
-        Chosen::To(next, Source { input: own, via, sample })
+        LinkChoice::To(next, Source { input: own, via, sample })
     }
 
     /// The number of a packet's flow. Packets that are not IP are one flow.
@@ -252,12 +252,17 @@ impl App for Balancing {
     /// # Panics
     /// If an input is not called as a fabric link: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
-        let link = |name: &String| self.links.iter().position(|link| link.name == *name);
-        let known = "a link to the balancer is called as the fabric link that the router chose";
-        self.inputs = inputs.iter().map(|name| link(name).expect(known) as u16).collect();
-        let output = |link: &FabricPort| outputs.iter().position(|name| *name == link.name);
-        let output = |link| output(link).and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_OUTPUT);
-        self.outputs = self.links.iter().map(output).collect();
+        let unknown = "a link to the balancer is called as the fabric link that the router chose";
+        self.inputs.clear();
+        for name in inputs {
+            let link = self.links.iter().position(|link| link.name == *name);
+            self.inputs.push(link.expect(unknown) as u16);
+        }
+        self.outputs.clear();
+        for link in &self.links {
+            let output = outputs.iter().position(|name| *name == link.name);
+            self.outputs.push(output.and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_OUTPUT));
+        }
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
@@ -277,7 +282,7 @@ impl App for Balancing {
                 let link = self.inputs.get(input).copied().unwrap_or(NO_OUTPUT);
                 self.choose_links(link, now_ns);
                 let before = io.sent_bytes();
-                let Work { burst, between, ways } = &mut *self.work;
+                let BurstRoom { burst, between, ways } = &mut *self.work;
                 let sent = io.scatter(burst, ways, &self.outputs, between);
                 self.counts.account.add(Entry::Sent, sent);
                 self.counts.account.add(Entry::SentBytes, (io.sent_bytes() - before) as usize);

@@ -30,8 +30,8 @@ pub(crate) fn key_of(mac: [u8; 6]) -> MacKey {
     mac_key(&[a, b, c, d, e, f, 0, 0])
 }
 
-/// The part of the tables that workers need.
-pub(crate) struct Compiled {
+/// The tables as workers read them.
+pub(crate) struct WorkerTables {
     pub ports: Box<[PortView]>,
     pub ingress: Box<[Ingress]>,
     pub egress: Box<[Egress]>,
@@ -116,7 +116,7 @@ pub(crate) struct IpsecInterface {
     pub tag: Option<Vlan>,
 }
 
-impl Compiled {
+impl WorkerTables {
     /// Whether Linux may send a redirect about a packet that came in on one interface and leaves by another.
     #[inline]
     pub fn may_redirect(&self, family: Family, came_in: u16, out: u16) -> bool {
@@ -172,39 +172,42 @@ fn egress(interface: &Interface) -> Egress {
 }
 
 fn ipsec(interfaces: &[Interface]) -> Box<[IpsecInterface]> {
-    let numbered = interfaces.iter().zip(0..).filter(|(interface, _)| interface.if_id != 0);
-    let of = |(interface, index): (&Interface, u16)| IpsecInterface {
-        if_id: interface.if_id,
-        interface: index,
-        tag: interface.vlan,
-    };
-    let mut all: Box<[_]> = numbered.map(of).collect();
+    let mut all = Vec::new();
+    for (index, &Interface { if_id, vlan, .. }) in (0..).zip(interfaces) {
+        if if_id != 0 {
+            all.push(IpsecInterface { if_id, interface: index, tag: vlan });
+        }
+    }
     all.sort_unstable_by_key(|of| of.if_id);
-    all
+    all.into()
 }
 
 fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
-    let known = |index: &u16| interfaces.get(usize::from(*index));
-    let untagged = port.untagged.as_ref().and_then(known);
+    let untagged = port.untagged.and_then(|index| interfaces.get(usize::from(index)));
     let mac = untagged.map_or(NO_MAC, |interface| key_of(interface.mac));
-    let mut tagged: Box<[_]> =
-        port.tagged.iter().filter(|(_, index)| known(index).is_some()).copied().collect();
+    let mut tagged = Vec::new();
+    let mut all: Vec<&Interface> = untagged.into_iter().collect();
+    for &(tag, index) in &port.tagged {
+        if let Some(interface) = interfaces.get(usize::from(index)) {
+            tagged.push((tag, index));
+            all.push(interface);
+        }
+    }
     tagged.sort_unstable_by_key(|&(tag, _)| tag);
-    let all = || untagged.into_iter().chain(tagged.iter().filter_map(|(_, index)| known(index)));
-    let vrf = all().next().map(|first| first.vrf).filter(|&vrf| all().all(|other| other.vrf == vrf));
+    let vrf = all.first().map(|first| first.vrf).filter(|&vrf| all.iter().all(|other| other.vrf == vrf));
     PortView {
         plain_ipv4: if untagged.is_some_and(|interface| interface.forward_ipv4) { mac } else { NO_MAC },
         plain_ipv6: if untagged.is_some_and(|interface| interface.forward_ipv6) { mac } else { NO_MAC },
-        excluded: if all().any(|on| on.linux_only_fragments[1]) {
+        excluded: if all.iter().any(|on| on.linux_only_fragments[1]) {
             NextHeaders::ALL
         } else {
             NextHeaders::NONE
         },
-        untagged: port.untagged.filter(|index| known(index).is_some()),
+        untagged: port.untagged.filter(|_| untagged.is_some()),
         mac,
         vrf,
         untagged_vrf: untagged.map(|interface| interface.vrf),
-        tagged,
+        tagged: tagged.into(),
     }
 }
 
@@ -298,7 +301,7 @@ mod tests {
             [interface(1, None, 0), interface(2, Some(tag(7)), 0), interface(9, Some(tag(3)), 1)];
         let port = PortInterfaces { untagged: Some(0), tagged: vec![(tag(7), 1), (tag(3), 2), (tag(5), 99)] };
         let compiled =
-            Compiled::of(&interfaces, &[port, PortInterfaces::default()], &[], &Settings::default());
+            WorkerTables::of(&interfaces, &[port, PortInterfaces::default()], &[], &Settings::default());
         let view = &compiled.ports[0];
         let found = [3, 5, 7].map(|id| view.interface_of(tag(id)));
         assert_eq!(found, [Some(2), None, Some(1)]);

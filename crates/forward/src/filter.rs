@@ -35,24 +35,24 @@ pub use set::FilterSet;
 
 /// What filters do with a frame of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum FilterVerdict {
     /// It is dropped, with a reason.
     Drop(Reason),
     /// Only Linux may handle it.
     LinuxOnly,
 }
 
-impl From<Taken> for Refusal {
-    fn from(taken: Taken) -> Self {
+impl From<FilterVerdict> for Refusal {
+    fn from(taken: FilterVerdict) -> Self {
         match taken {
-            Taken::Drop(reason) => Self::Drop(reason),
-            Taken::LinuxOnly => Self::Slow(Verdict::LinuxOnly),
+            FilterVerdict::Drop(reason) => Self::Drop(reason),
+            FilterVerdict::LinuxOnly => Self::Slow(Verdict::LinuxOnly),
         }
     }
 }
 
 /// What filters do with a frame that arrived on a port, if anything; counted as by the first worker.
-pub fn takes(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<Taken> {
+pub fn takes(tables: &Tables, port: usize, frame: &[u8], now_ns: u64) -> Option<FilterVerdict> {
     PortFilter::of(tables, port, 0, now_ns)?.takes(frame)
 }
 
@@ -87,11 +87,11 @@ impl<'a> PortFilter<'a> {
     }
 
     /// What is done with a frame, if anything. Matching rules are counted.
-    pub fn takes(&self, frame: &[u8]) -> Option<Taken> {
-        let Some((key::Asked { mut key, tiny }, logical)) = self.asked(frame) else {
+    pub fn takes(&self, frame: &[u8]) -> Option<FilterVerdict> {
+        let Some((key::FrameKey { mut key, tiny }, logical)) = self.key_of(frame) else {
             // Rules cannot be compared with what Linux may find behind these tags.
             let is_unknown = key::has_too_many_tags(frame) && self.set.may_drop();
-            return is_unknown.then_some(Taken::Drop(Reason::Filter));
+            return is_unknown.then_some(FilterVerdict::Drop(Reason::Filter));
         };
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
         // Linux routes frames to a group MAC only if a rule makes them unicast. All others use up no rate.
@@ -100,24 +100,25 @@ impl<'a> PortFilter<'a> {
         }
         let Some((reason, counter)) = self.verdict(&key, tiny, logical) else {
             let only = self.is_for_port(frame) && self.is_for_linux_only(key, logical);
-            return only.then_some(Taken::LinuxOnly);
+            return only.then_some(FilterVerdict::LinuxOnly);
         };
         if self.is_for_linux(&key, logical) {
             return None;
         }
         counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter, 1));
-        Some(Taken::Drop(reason))
+        Some(FilterVerdict::Drop(reason))
     }
 
     /// Whether only Linux may handle a frame, as far as its headers show. Nothing is counted.
     pub fn is_linux_only(&self, frame: &[u8]) -> bool {
-        let asked = self.asked(frame).filter(|_| self.is_for_port(frame));
-        asked.is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
+        let key = self.key_of(frame).filter(|_| self.is_for_port(frame));
+        key.is_some_and(|(frame_key, logical)| self.is_for_linux_only(frame_key.key, logical))
     }
 
     /// The counter of the claim for a frame that passes, where the kernel path has such (`[[claim]]`).
     pub fn claim(&self, frame: &[u8]) -> Option<u16> {
-        let (key::Asked { mut key, .. }, logical) = self.asked(frame).filter(|_| self.is_for_port(frame))?;
+        let (key::FrameKey { mut key, .. }, logical) =
+            self.key_of(frame).filter(|_| self.is_for_port(frame))?;
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
         let claim = self.set.filters.tree.find_claim(&key)?;
         (!self.is_for_linux(&key, logical)).then_some(claim.counter)
@@ -130,9 +131,9 @@ impl<'a> PortFilter<'a> {
     }
 
     /// The key of a frame for the rules, and its interface; `None` if no rule applies.
-    fn asked(&self, frame: &[u8]) -> Option<(key::Asked, u16)> {
+    fn key_of(&self, frame: &[u8]) -> Option<(key::FrameKey, u16)> {
         let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
-        Some((key::asked(frame)?, self.logical(frame, kind)))
+        Some((key::frame_key(frame)?, self.logical(frame, kind)))
     }
 
     /// Whether a frame is for the port's own MAC, or tagged. Rules apply to others as well, since Linux may forward them:
@@ -199,20 +200,22 @@ impl<'a> PortFilter<'a> {
     fn is_for_linux(&self, key: &Key, logical: u16) -> bool {
         let Some(table) = self.tables.vrfs.get(self.vrf_of(logical)) else { return true };
         // A route that leads to Linux may be one that Linux forwards by, or stand for routes that are not known.
-        let leads_here = |hop, is_own: &dyn Fn() -> bool| {
-            let entry = self.tables.next_hops.entry(hop);
-            entry.is_local() || entry.action() == Action::Host && is_own()
-        };
         match key.destination() {
             AnyAddress::V4(address) => {
-                let is_own = || self.tables.compiled.local.holds(address);
-                !may_be_one(address) || leads_here(table.ipv4.lookup(address), &is_own)
+                if !may_be_one(address) {
+                    return true;
+                }
+                let entry = self.tables.next_hops.entry(table.ipv4.lookup(address));
+                entry.is_local()
+                    || entry.action() == Action::Host && self.tables.compiled.local.holds(address)
             }
             AnyAddress::V6(address) => {
-                let is_own = || self.tables.local_ipv6.contains(&address.into());
-                ipv6::is_multicast(address)
-                    || ipv6::is_link_local(address)
-                    || leads_here(table.ipv6.lookup(address), &is_own)
+                if ipv6::is_multicast(address) || ipv6::is_link_local(address) {
+                    return true;
+                }
+                let entry = self.tables.next_hops.entry(table.ipv6.lookup(address));
+                entry.is_local()
+                    || entry.action() == Action::Host && self.tables.local_ipv6.contains(&address.into())
             }
         }
     }

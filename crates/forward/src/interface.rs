@@ -63,7 +63,7 @@ pub const fn ipsec_mac(if_id: u32) -> [u8; 6] {
 /// Which logical interface a port's frames belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortInterfaces {
-    /// That of frames without a tag.
+    /// The interface of frames without a tag.
     pub untagged: Option<u16>,
     /// Interfaces of tagged frames.
     pub tagged: Vec<(Vlan, u16)>,

@@ -54,5 +54,5 @@ pub use slow::{
     Now, OwnPackets, Resolution, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn,
     SlowThread, WaitLimits,
 };
-pub use trial::{Fate, Outcome, Routed, Trial, TrialError};
+pub use trial::{Disposition, DryRun, DryRunError, Outcome, RouteInfo};
 pub use verdict::{Refusal, Verdict};

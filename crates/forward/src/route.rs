@@ -19,7 +19,7 @@ pub(crate) struct Neighbor {
 
 /// Where packets to a destination go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     /// Through a neighbor whose MAC address is known.
     Forward { hop: NextHop, entry: Entry },
     /// Through a neighbor, or to one, whose MAC address must be resolved.
@@ -36,7 +36,7 @@ pub(crate) enum Way {
     None,
 }
 
-impl Way {
+impl Route {
     /// The next hop and the interface through which a packet leaves, if it leaves.
     pub fn out(&self) -> Option<(NextHop, u16)> {
         match *self {
@@ -48,12 +48,13 @@ impl Way {
 }
 
 /// Whether Linux gets a packet that came in on this interface: by its route, or since Linux may send a redirect.
-pub(crate) fn is_linuxs(tables: &Tables, family: Family, came_in: u16, way: &Way) -> bool {
-    *way == Way::Host || way.out().is_some_and(|(_, out)| tables.compiled.may_redirect(family, came_in, out))
+pub(crate) fn is_linuxs(tables: &Tables, family: Family, came_in: u16, way: &Route) -> bool {
+    *way == Route::Host
+        || way.out().is_some_and(|(_, out)| tables.compiled.may_redirect(family, came_in, out))
 }
 
 /// The route to a destination; `hash` is called if there are several next hops.
-pub(crate) fn to(tables: &Tables, vrf: u16, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
+pub(crate) fn to(tables: &Tables, vrf: u16, destination: IpAddr, hash: impl FnOnce() -> u32) -> Route {
     let hop = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| match destination {
         IpAddr::V4(address) => vrf.ipv4.lookup(address.into()),
         IpAddr::V6(address) => vrf.ipv6.lookup(address.into()),
@@ -62,49 +63,55 @@ pub(crate) fn to(tables: &Tables, vrf: u16, destination: IpAddr, hash: impl FnOn
 }
 
 /// The way of a packet to `destination`: that of the table, or another that a hook chose on the fast path.
-pub(crate) fn of_packet(tables: &Tables, meta: &Meta, vrf: u16, destination: IpAddr, packet: &[u8]) -> Way {
+pub(crate) fn of_packet(tables: &Tables, meta: &Meta, vrf: u16, destination: IpAddr, packet: &[u8]) -> Route {
     let hash = || rewrite::hash(tables, packet);
     let found = to(tables, vrf, destination, hash);
     chosen(tables, meta, found, destination, hash)
 }
 
 /// The way that `found` in the table is, or another that a hook chose on the fast path.
-fn chosen(tables: &Tables, meta: &Meta, found: Way, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
+fn chosen(
+    tables: &Tables,
+    meta: &Meta,
+    found: Route,
+    destination: IpAddr,
+    hash: impl FnOnce() -> u32,
+) -> Route {
     if meta.chosen == 0 {
         return found;
     }
     let chosen = way(tables, NextHop(meta.next_hop), destination, hash);
     match chosen {
         // No neighbor yet, but on a link: the table has an entry for each neighbor of the link.
-        Way::Resolve { hop, neighbor } if tables.next_hops.gateway(hop).address.is_none() => {
+        Route::Resolve { hop, neighbor } if tables.next_hops.gateway(hop).address.is_none() => {
             let there = found.out().is_some_and(|(_, interface)| interface == neighbor.interface);
             if there { found } else { chosen }
         }
         // A number that is not a next hop, or no longer.
-        Way::None if meta.next_hop != NextHop::NONE.0 => found,
+        Route::None if meta.next_hop != NextHop::NONE.0 => found,
         _ => chosen,
     }
 }
 
-fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
+fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -> u32) -> Route {
     let next_hops = &tables.next_hops;
     let entry = next_hops.entry(hop);
     let (hop, entry) = if entry.is_group() { next_hops.resolve(hop, hash()) } else { (hop, entry) };
     match entry.action() {
-        Action::Forward { .. } => Way::Forward { hop, entry },
+        Action::Forward { .. } => Route::Forward { hop, entry },
         Action::Resolve => {
             let gateway = next_hops.gateway(hop);
             let address = gateway.address.unwrap_or(destination);
             match u16::try_from(gateway.interface) {
-                Ok(interface) => Way::Resolve { hop, neighbor: Neighbor { interface, address } },
+                Ok(interface) => Route::Resolve { hop, neighbor: Neighbor { interface, address } },
                 // An interface that the tables cannot represent is not used for sending.
-                Err(_) => Way::Host,
+                Err(_) => Route::Host,
             }
         }
-        Action::Host | Action::LinuxOnly => Way::Host,
-        Action::Blackhole => Way::Blackhole,
-        Action::Unreachable => Way::Unreachable,
-        Action::Prohibit => Way::Prohibit,
-        Action::Group { .. } | Action::None => Way::None,
+        Action::Host | Action::LinuxOnly => Route::Host,
+        Action::Blackhole => Route::Blackhole,
+        Action::Unreachable => Route::Unreachable,
+        Action::Prohibit => Route::Prohibit,
+        Action::Group { .. } | Action::None => Route::None,
     }
 }

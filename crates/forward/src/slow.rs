@@ -56,7 +56,7 @@ pub use waiting::WaitLimits;
 use crate::filter::PortFilter;
 use crate::ipsec::CurrentPolicies;
 use crate::punt_queue::{Arrivals, Doorbell, PuntQueue, punt_queue};
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::stages::Facts;
 use crate::stages::input::{self, Arrival};
 use crate::stages::rewrite;
@@ -68,7 +68,7 @@ pub(crate) use header::Header;
 use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiter::Waiter;
-use waiting::Waiting;
+use waiting::WaitingFrames;
 
 /// The time of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ struct Core {
     host_tap: Box<[u8]>,
     ports: Vec<PortState>,
     workers: Vec<Return>,
-    waiting: Waiting<Waiter>,
+    waiting: WaitingFrames<Waiter>,
     limits: IcmpLimits,
     alerts: Bucket,
     resolver: Box<dyn Resolver>,
@@ -191,7 +191,7 @@ const ALERTS_BURST: u32 = 100;
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// What is done with a frame, once decided.
-enum Fate {
+enum Decision {
     Host,
     Drop(Reason),
     Tell(Error, Reason),
@@ -200,7 +200,7 @@ enum Fate {
     Hold(route::Neighbor),
 }
 
-impl From<Refusal> for Fate {
+impl From<Refusal> for Decision {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Drop(reason) => Self::Drop(reason),
@@ -220,7 +220,7 @@ impl SlowPath {
             host_tap,
             ports: Vec::new(),
             workers: Vec::new(),
-            waiting: Waiting::new(waits),
+            waiting: WaitingFrames::new(waits),
             limits: IcmpLimits::new(),
             alerts: Bucket::full(0),
             resolver,
@@ -333,8 +333,9 @@ impl SlowPath {
     /// Sleeps until a worker wakes it, Linux sends through a host TAP, or waiting frames are due for a check.
     fn sleep(&mut self, now: Now) {
         self.doorbell.sleeps();
-        let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
-        if !self.arrivals.iter_mut().any(queued) {
+        let queues = self.arrivals.iter_mut();
+        let queued: usize = queues.map(|queue| queue.host.readable() + queue.work.readable()).sum();
+        if queued == 0 {
             self.reader.offline();
             // A neighbor's answer appears in the tables, which wake no thread.
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
@@ -415,33 +416,33 @@ impl Core {
         }
     }
 
-    fn carry_out(&mut self, tables: &Tables, mut frame: Frame, fate: Fate, now: Now) {
-        if let Fate::Send(hop, entry) | Fate::Cut(hop, entry, _) = fate {
+    fn carry_out(&mut self, tables: &Tables, mut frame: Frame, fate: Decision, now: Now) {
+        if let Decision::Send(hop, entry) | Decision::Cut(hop, entry, _) = fate {
             self.let_waiting_go_first(tables, &frame, hop, entry, now);
         }
         match fate {
-            Fate::Host => self.deliver(frame),
-            Fate::Drop(reason) => self.lose(frame, reason),
+            Decision::Host => self.deliver(frame),
+            Decision::Drop(reason) => self.lose(frame, reason),
             // Linux detects the same error, and may change the message or drop it.
-            Fate::Tell(error, _) if tables.linux_tells(error.family()) => self.deliver_linux_only(frame),
-            Fate::Tell(error, _) if self.leaves_to_linux(tables, &frame, error.family()) => {
+            Decision::Tell(error, _) if tables.linux_tells(error.family()) => self.deliver_linux_only(frame),
+            Decision::Tell(error, _) if self.leaves_to_linux(tables, &frame, error.family()) => {
                 self.deliver(frame)
             }
-            Fate::Tell(error, reason) => {
+            Decision::Tell(error, reason) => {
                 self.tell(tables, &frame, error, now);
                 self.lose(frame, reason);
             }
-            Fate::Send(hop, entry) => match forward(tables, hop, entry, &mut frame) {
+            Decision::Send(hop, entry) => match forward(tables, hop, entry, &mut frame) {
                 Ok(port) => self.send(frame, port),
                 Err(Refusal::Drop(reason)) => self.lose(frame, reason),
                 // Decided a moment ago from the same tables, so nothing is left to refuse.
                 Err(Refusal::Slow(_) | Refusal::Send(_)) => self.lose(frame, Reason::TooBig),
             },
-            Fate::Cut(hop, entry, mtu) => {
+            Decision::Cut(hop, entry, mtu) => {
                 hold::decrement_ttl(&mut frame);
-                self.cut(tables, frame, (hop, entry), mtu);
+                self.cut(tables, frame, hop, entry, mtu);
             }
-            Fate::Hold(neighbor) => self.hold(tables, Waiter { frame, own: false }, neighbor, now),
+            Decision::Hold(neighbor) => self.hold(tables, Waiter { frame, own: false }, neighbor, now),
         }
     }
 
@@ -476,5 +477,6 @@ fn is_for_us(tables: &Tables, frame: &Frame) -> bool {
     let Some((interface, network)) = found else { return true };
     let packet = frame.data().get(network..).unwrap_or(&[]);
     let vrf = tables.compiled.ingress.get(usize::from(interface)).map_or(0, |on| on.vrf);
-    Header::parse(packet).is_some_and(|header| route::to(tables, vrf, header.destination, || 0) == Way::Host)
+    Header::parse(packet)
+        .is_some_and(|header| route::to(tables, vrf, header.destination, || 0) == Route::Host)
 }

@@ -13,7 +13,7 @@ use bm_fib::next_hop::NextHops;
 use bm_fib::sets::InterfaceSets;
 use bm_wire::Family;
 
-use crate::compiled::Compiled;
+use crate::compiled::WorkerTables;
 use crate::filter::FilterSet;
 use crate::lease::Lease;
 
@@ -35,7 +35,7 @@ pub struct Tables {
     pub next_hops: Arc<NextHops>,
     /// Addresses of this machine: a packet with such a source is spoofed.
     pub local_ipv4: Vec<Ipv4Addr>,
-    /// The same for IPv6.
+    /// IPv6 addresses of this machine.
     pub local_ipv6: Vec<Ipv6Addr>,
     /// The kernel's settings.
     pub settings: Settings,
@@ -52,8 +52,8 @@ pub struct Tables {
     pub linux_tells: [bool; 2],
     /// Sources besides this machine's addresses of which only Linux knows whether it refuses them.
     pub doubtful: DoubtfulSources,
-    /// The same once more, laid out for workers.
-    pub(crate) compiled: Compiled,
+    /// These tables, laid out for workers.
+    pub(crate) compiled: WorkerTables,
 }
 
 impl Tables {
@@ -67,7 +67,7 @@ impl Tables {
         settings: Settings,
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
-        let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
+        let compiled = WorkerTables::of(&interfaces, &ports, &local_ipv4, &settings);
         let (feasible, filters, linux_tells, lease) = (Vec::new(), None, [false; 2], Arc::default());
         Self {
             vrfs,
@@ -86,7 +86,7 @@ impl Tables {
         }
     }
 
-    /// The same with next hops of their own and other filters: whoever uses them leaves no trace in these.
+    /// A copy with next hops of its own and other filters: whoever uses them leaves no trace in these.
     ///
     /// # Errors
     /// If there is no memory.
@@ -121,14 +121,14 @@ impl Tables {
         self
     }
 
-    /// The same with filters ahead of everything.
+    /// These tables, with filters ahead of everything.
     #[must_use]
     pub fn with_filters(mut self, filters: Option<Arc<FilterSet>>) -> Self {
         self.filters = filters;
         self
     }
 
-    /// The same with feasible reverse paths.
+    /// These tables, with feasible reverse paths.
     #[must_use]
     pub fn with_feasible(mut self, feasible: Vec<Feasible>) -> Self {
         self.feasible = feasible;

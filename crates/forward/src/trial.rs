@@ -26,9 +26,9 @@ use bm_sys::Mutex;
 use bm_wire::Family;
 
 use crate::burst::InputPort;
-use crate::filter::{FilterSet, PortFilter, RuleCounts, Taken};
+use crate::filter::{FilterSet, FilterVerdict, PortFilter, RuleCounts};
 use crate::punt_queue::PuntQueue;
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::slow::Header;
 use crate::stages::input::{self, Arrival};
 use crate::stages::rewrite;
@@ -47,7 +47,7 @@ const ACCOUNT: usize = 96;
 
 /// What becomes of a frame in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// It is sent, in fragments if there is more than one frame in [`Outcome::sent`].
     Sent,
     /// Linux gets it, unchanged.
@@ -60,7 +60,7 @@ pub enum Fate {
 
 /// What the tables say about the way of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Routed {
+pub struct RouteInfo {
     /// The interface that it arrived on.
     pub interface: u16,
     /// The routing table.
@@ -70,7 +70,7 @@ pub struct Routed {
     pub length: usize,
     /// The next hop of the route, which may be a group.
     pub route: NextHop,
-    /// The same, or the member of the group for this flow.
+    /// That next hop, or the member of the group for this flow.
     pub next_hop: NextHop,
     /// The interface that it leaves by and the neighbor there, if it leaves.
     pub neighbor: Option<(u16, IpAddr)>,
@@ -81,23 +81,23 @@ pub struct Routed {
 /// The result of a trial.
 pub struct Outcome {
     /// What filters did, if anything.
-    pub filtered: Option<Taken>,
+    pub filtered: Option<FilterVerdict>,
     /// The counter of the claim that the packet matches, if filters pass it; only the kernel path looks at claims.
     pub claim: Option<u16>,
     /// The matches of filter rules.
     matches: Option<Arc<RuleCounts>>,
     /// The way of the packet; `None` if it is none of those whose route is looked up.
-    pub routed: Option<Routed>,
+    pub routed: Option<RouteInfo>,
     /// Why the slow path got it, if it did.
     pub verdict: Option<Verdict>,
-    pub fate: Fate,
+    pub fate: Disposition,
     /// The frames that leave, each with its port.
     pub sent: Vec<(u16, Vec<u8>)>,
 }
 
 impl Outcome {
-    /// That of a packet without filters, and without what is sent.
-    pub fn new(routed: Option<Routed>, verdict: Option<Verdict>, fate: Fate) -> Self {
+    /// For a packet without filters, and without what is sent.
+    pub fn new(routed: Option<RouteInfo>, verdict: Option<Verdict>, fate: Disposition) -> Self {
         Self { filtered: None, claim: None, matches: None, routed, verdict, fate, sent: Vec::new() }
     }
 
@@ -109,14 +109,14 @@ impl Outcome {
 
 /// Why a trial is impossible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TrialError {
+pub enum DryRunError {
     /// The frame is longer than this many bytes.
     TooLong(usize),
     /// What the system said when it was asked for memory or a descriptor.
     System(String),
 }
 
-impl fmt::Display for TrialError {
+impl fmt::Display for DryRunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong(most) => write!(f, "the frame is longer than {most} bytes"),
@@ -125,14 +125,14 @@ impl fmt::Display for TrialError {
     }
 }
 
-impl std::error::Error for TrialError {}
+impl std::error::Error for DryRunError {}
 
-fn system(error: impl fmt::Display) -> TrialError {
-    TrialError::System(error.to_string())
+fn system(error: impl fmt::Display) -> DryRunError {
+    DryRunError::System(error.to_string())
 }
 
 /// Memory for trials, which is never returned to the system: make one and keep it.
-pub struct Trial {
+pub struct DryRun {
     frame_pool: Arc<FramePool>,
     accounts: Accounts,
 }
@@ -158,23 +158,23 @@ impl Accounts {
     }
 }
 
-impl Trial {
+impl DryRun {
     /// Memory for one trial at a time.
     ///
     /// # Errors
     /// If there is none.
-    pub fn new() -> Result<Self, TrialError> {
+    pub fn new() -> Result<Self, DryRunError> {
         let frame_pool = FramePool::on(FRAMES, SLOT, Pages::Plain).map_err(system)?;
         Ok(Self { frame_pool, accounts: Accounts::new().map_err(system)? })
     }
 
-    fn frame(&self, bytes: &[u8]) -> Result<Frame, TrialError> {
+    fn frame(&self, bytes: &[u8]) -> Result<Frame, DryRunError> {
         let mut frame = self.frame_pool.take().ok_or_else(|| system("no free frame"))?;
         match frame.copy_from(bytes) {
             Ok(()) => Ok(frame),
             Err(_) => {
                 self.frame_pool.give(frame);
-                Err(TrialError::TooLong(self.frame_pool.memory().room()))
+                Err(DryRunError::TooLong(self.frame_pool.memory().room()))
             }
         }
     }
@@ -191,7 +191,7 @@ impl Trial {
         port: usize,
         bytes: &[u8],
         now: Now,
-    ) -> Result<Outcome, TrialError> {
+    ) -> Result<Outcome, DryRunError> {
         let filters = tables.filters.as_deref().map(|set| set.isolated(tables.ports.len()));
         let filters: Option<FilterSet> = filters.transpose().map_err(system)?;
         let matches = filters.as_ref().map(|set| Arc::clone(&set.counts));
@@ -202,12 +202,12 @@ impl Trial {
         let filtered = filter.as_ref().and_then(|filter| filter.takes(bytes));
         let claim = filter.and_then(|filter| filter.claim(bytes)).filter(|_| filtered.is_none());
         let done = match filtered {
-            Some(Taken::Drop(reason)) => Err(Refusal::Drop(reason)),
-            Some(Taken::LinuxOnly) => Err(Refusal::Slow(Verdict::LinuxOnly)),
+            Some(FilterVerdict::Drop(reason)) => Err(Refusal::Drop(reason)),
+            Some(FilterVerdict::LinuxOnly) => Err(Refusal::Slow(Verdict::LinuxOnly)),
             None => InputPort::of(&tables, port, None, now.monotonic_ns)
                 .and_then(|from| route_one(&from, &mut frame)),
         };
-        let outcome = Outcome::new(routed, None, Fate::Sent);
+        let outcome = Outcome::new(routed, None, Disposition::Sent);
         let mut outcome = Outcome { filtered, claim, matches, ..outcome };
         match done {
             Ok(port) | Err(Refusal::Send(port)) => {
@@ -215,13 +215,13 @@ impl Trial {
                 self.frame_pool.give(frame);
             }
             Err(Refusal::Drop(reason)) => {
-                outcome.fate = Fate::Dropped(reason);
+                outcome.fate = Disposition::Dropped(reason);
                 self.frame_pool.give(frame);
             }
             Err(Refusal::Slow(verdict)) => {
                 outcome.verdict = Some(verdict);
                 let mut slow = Slow::new(tables, self, port)?;
-                (outcome.fate, outcome.sent) = slow.handle(frame, (port, verdict), now);
+                (outcome.fate, outcome.sent) = slow.handle(frame, port, verdict, now);
             }
         }
         Ok(outcome)
@@ -229,7 +229,7 @@ impl Trial {
 }
 
 /// What the tables say about the way of the packet in a frame.
-fn routed(tables: &Tables, port: usize, bytes: &[u8]) -> Option<Routed> {
+fn routed(tables: &Tables, port: usize, bytes: &[u8]) -> Option<RouteInfo> {
     let view = tables.compiled.ports.get(port)?;
     let Arrival { interface, network, family } = input::classify(&tables.compiled, view, bytes).ok()?;
     let packet = bytes.get(usize::from(network)..)?;
@@ -259,13 +259,13 @@ fn routed(tables: &Tables, port: usize, bytes: &[u8]) -> Option<Routed> {
     };
     let gateway = || tables.next_hops.gateway(next_hop).address.unwrap_or(destination);
     let neighbor = match route::to(tables, vrf, destination, hash) {
-        Way::Forward { entry, .. } => Some((entry.interface(), gateway())),
-        Way::Resolve { neighbor, .. } => Some((neighbor.interface, neighbor.address)),
+        Route::Forward { entry, .. } => Some((entry.interface(), gateway())),
+        Route::Resolve { neighbor, .. } => Some((neighbor.interface, neighbor.address)),
         _ => None,
     };
     let egress = neighbor.and_then(|(out, _)| rewrite::egress(tables, out).ok());
     let mtu = egress.map_or(0, |egress| rewrite::mtu(egress, tables.next_hops.mtu(next_hop)).into());
-    Some(Routed { interface, vrf, destination, length, route, next_hop, neighbor, mtu })
+    Some(RouteInfo { interface, vrf, destination, length, route, next_hop, neighbor, mtu })
 }
 
 /// Whether Linux got a frame.
@@ -281,9 +281,9 @@ impl HostPort for Linux {
 
 /// The neighbors that Linux would be asked for.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Vec<(u32, IpAddr)>>>);
+struct NeighborRequests(Arc<Mutex<Vec<(u32, IpAddr)>>>);
 
-impl Resolver for Asked {
+impl Resolver for NeighborRequests {
     fn resolve(&mut self, ifindex: u32, address: IpAddr) {
         self.0.lock().push((ifindex, address));
     }
@@ -297,14 +297,14 @@ struct Slow {
     /// Of the port that the frame arrived on.
     account: Account,
     linux: Linux,
-    asked: Asked,
+    asked: NeighborRequests,
 }
 
 impl Slow {
-    fn new(tables: Tables, trial: &Trial, port: usize) -> Result<Self, TrialError> {
+    fn new(tables: Tables, trial: &DryRun, port: usize) -> Result<Self, DryRunError> {
         let Accounts { packet, others, slow } = trial.accounts;
         let ports = tables.ports.len().max(port + 1);
-        let (readers, linux, asked) = (Readers::new(), Linux::default(), Asked::default());
+        let (readers, linux, asked) = (Readers::new(), Linux::default(), NeighborRequests::default());
         let mut path = SlowPath::new(SlowConfig {
             published: Arc::new(Published::new(tables, &readers)),
             reader: readers.register(),
@@ -327,9 +327,10 @@ impl Slow {
     fn handle(
         &mut self,
         mut frame: Frame,
-        (port, verdict): (usize, Verdict),
+        port: usize,
+        verdict: Verdict,
         now: Now,
-    ) -> (Fate, Vec<(u16, Vec<u8>)>) {
+    ) -> (Disposition, Vec<(u16, Vec<u8>)>) {
         let meta = frame.meta_mut();
         (meta.port, meta.verdict, meta.chosen) = (port as u16, verdict as u16, 0);
         let drops = |account: &Account| Reason::ALL.iter().map(|reason| account.dropped(*reason)).collect();
@@ -346,10 +347,10 @@ impl Slow {
         let dropped = more.and_then(|at| Reason::ALL.get(at)).copied();
         let asked = self.asked.0.lock().first().copied();
         let fate = match (dropped, asked) {
-            _ if self.linux.0.load(Ordering::Relaxed) => Fate::Linux,
-            (Some(reason), _) => Fate::Dropped(reason),
-            (None, Some((ifindex, neighbor))) => Fate::Held { ifindex, neighbor },
-            (None, None) => Fate::Sent,
+            _ if self.linux.0.load(Ordering::Relaxed) => Disposition::Linux,
+            (Some(reason), _) => Disposition::Dropped(reason),
+            (None, Some((ifindex, neighbor))) => Disposition::Held { ifindex, neighbor },
+            (None, None) => Disposition::Sent,
         };
         self.path.stop();
         (fate, sent)

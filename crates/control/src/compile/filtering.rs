@@ -12,7 +12,7 @@ use crate::config::{self, Config, SourceRule};
 use crate::nftables;
 use bm_fib::memory::OutOfMemory;
 use bm_forward::Outcome;
-use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, Taken};
+use bm_forward::filter::{FilterSet, FilterVerdict, RuleCounts, SourceRates};
 use bm_port::Unattended;
 use bm_stats::Reason;
 
@@ -318,11 +318,11 @@ impl Compiler {
         let rule = shown.filters.iter().find(|rule| rule.packets > 0);
         let named = rule.map(|rule| format!("{} ({})", rule.name, rule.expression));
         match (outcome.filtered, named) {
-            (Some(Taken::Drop(Reason::Filter)), Some(rule)) => format!("dropped by rule {rule}"),
-            (Some(Taken::Drop(Reason::Filter)), None) if shown.unmatched_packets > 0 => {
+            (Some(FilterVerdict::Drop(Reason::Filter)), Some(rule)) => format!("dropped by rule {rule}"),
+            (Some(FilterVerdict::Drop(Reason::Filter)), None) if shown.unmatched_packets > 0 => {
                 "dropped: no rule matches, and unmatched packets are dropped".into()
             }
-            (Some(Taken::Drop(reason)), _) => format!("dropped: {}", reason.meaning()),
+            (Some(FilterVerdict::Drop(reason)), _) => format!("dropped: {}", reason.meaning()),
             (_, Some(rule)) => format!("passed by rule {rule}"),
             (_, None) if self.filtering.drops => "passed: no rule matches".into(),
             (_, None) => "none".into(),

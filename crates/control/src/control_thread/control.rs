@@ -95,7 +95,7 @@ pub struct Control {
     room_at: Instant,
     ended: bool,
     /// For `explain`, once it was asked for.
-    trial: Option<bm_forward::Trial>,
+    trial: Option<bm_forward::DryRun>,
     uppers: UppersElsewhere,
 }
 

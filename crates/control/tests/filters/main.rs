@@ -10,7 +10,7 @@ mod nftables;
 
 use bm_fastpath::{Filters, Rate};
 use bm_filter::{Flat, Rule, Tree, UNMATCHED};
-use bm_forward::filter::{Taken, takes};
+use bm_forward::filter::{FilterVerdict, takes};
 use bm_wire::ReversePath;
 use frames::Dice;
 use lab::FIREWALL;
@@ -94,8 +94,8 @@ fn compare() {
             let frame = frames::frame(&mut dice, 1);
             let in_kernel = lab.in_kernel(&frame);
             let by_worker = takes(&tables, 0, &frame, 0).map(|taken| match taken {
-                Taken::Drop(reason) => reason.name(),
-                Taken::LinuxOnly => FIREWALL,
+                FilterVerdict::Drop(reason) => reason.name(),
+                FilterVerdict::LinuxOnly => FIREWALL,
             });
             assert_eq!(
                 by_worker, in_kernel,

@@ -10,7 +10,7 @@ use bm_control::config::Config;
 use bm_control::nftables::{PortInterface, PortNow, tables};
 use bm_fastpath::Filters;
 use bm_filter::{Action, Flat, Rule, Tree};
-use bm_forward::filter::{Taken, takes};
+use bm_forward::filter::{FilterVerdict, takes};
 use bm_netlink::nft::{Family, Nft};
 use bm_tests::sys::{PacketSocket, interface_index, wait_readable};
 use bm_wire::ReversePath;
@@ -210,8 +210,8 @@ fn dropped(lab: &mut Lab, chosen: &Chosen, all: &[Vec<u8>]) -> BTreeSet<u16> {
     let mut dropped = BTreeSet::new();
     for (frame, at) in all.iter().zip(0..) {
         let by_worker = takes(&tables, 0, frame, 0).map(|taken| match taken {
-            Taken::Drop(reason) => reason.name(),
-            Taken::LinuxOnly => panic!("nothing is Linux's: {frame:02x?}"),
+            FilterVerdict::Drop(reason) => reason.name(),
+            FilterVerdict::LinuxOnly => panic!("nothing is Linux's: {frame:02x?}"),
         });
         assert_eq!(by_worker, lab.in_kernel(frame), "{frame:02x?}\n{:#?}", chosen.config.filter);
         dropped.extend(by_worker.map(|_| at));

@@ -255,7 +255,7 @@ impl Live {
             return;
         };
         tracing::info!("SA {} added: {} {}", sa.id(), super::direction(sa.direction), sa.suite);
-        self.command(|controls| controls.add(&sa, new, (worker, status.clone()), SETTLE));
+        self.command(|controls| controls.add(&sa, new, worker, status.clone(), SETTLE));
         self.statuses.insert(sa.id(), status.clone());
         self.sas.push(LiveSa { sa, worker, status, numbers: supply });
     }

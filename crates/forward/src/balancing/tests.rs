@@ -191,7 +191,7 @@ fn workers_number_different_flows() {
         PeersCopy::new(&peers).bring(&peers, &mut balancer, 0);
         let mut chooser = Chooser { balancer, sampler: Sampler::default(), worker, workers: 2, sampled: 0 };
         let flows = (0..200u8).filter_map(|flow| match chooser.source(node(OWN), &frame(2, flow, 100), 1) {
-            Chosen::To(_, Source { sample: Some(Sample { flow, .. }), .. }) => Some(flow),
+            LinkChoice::To(_, Source { sample: Some(Sample { flow, .. }), .. }) => Some(flow),
             _ => None,
         });
         flows.collect::<std::collections::BTreeSet<_>>()

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::random::frames;
 use super::{LEFT, LINES};
 use crate::testing::Lab;
-use crate::{Fate, Now, Trial};
+use crate::{Disposition, DryRun, Now};
 
 /// Time on the clock of a new lab.
 const NOW: Now = Now { monotonic_ns: 1_000_000_000, midnight_ms: 0x0102_0304 };
@@ -49,7 +49,7 @@ proptest! {
 
     #[test]
     fn a_trial_says_what_the_router_does(routes in routes(), sent in prop::collection::vec(frames(), 1..24)) {
-        let mut trial = Trial::new().unwrap();
+        let mut trial = DryRun::new().unwrap();
         let text = format!("{LINES}{routes}");
         for frame in &sent {
             // A new router for each: packets that wait, and limits, are not the trial's.
@@ -61,17 +61,17 @@ proptest! {
             let answer = lab.exchange(LEFT, frame);
             let is = |fate| fate == outcome.fate;
             prop_assert_eq!(lab.passed_to_slow_path() == 1, outcome.verdict.is_some(), "{:?}", outcome.verdict);
-            prop_assert_eq!(!answer.host.is_empty(), is(Fate::Linux));
+            prop_assert_eq!(!answer.host.is_empty(), is(Disposition::Linux));
             let waits = lab.asked().first().map(|(_, neighbor)| *neighbor);
             match outcome.fate {
-                Fate::Dropped(reason) => prop_assert_eq!(lab.dropped(reason), 1),
-                Fate::Held { neighbor, .. } => prop_assert_eq!(waits, Some(neighbor)),
-                Fate::Sent | Fate::Linux => prop_assert_eq!(lab.drops(), vec![]),
+                Disposition::Dropped(reason) => prop_assert_eq!(lab.dropped(reason), 1),
+                Disposition::Held { neighbor, .. } => prop_assert_eq!(waits, Some(neighbor)),
+                Disposition::Sent | Disposition::Linux => prop_assert_eq!(lab.drops(), vec![]),
             }
             let without_ids = |frames: Vec<_>| frames.into_iter().map(without_id).collect::<Vec<_>>();
             let said = outcome.sent.iter().map(|(port, frame)| (usize::from(*port), frame.clone())).collect();
             prop_assert_eq!(without_ids(said), without_ids(answer.sent));
-            if let (Fate::Sent, Some(routed)) = (outcome.fate, outcome.routed) {
+            if let (Disposition::Sent, Some(routed)) = (outcome.fate, outcome.routed) {
                 let (out, _) = routed.neighbor.unwrap();
                 prop_assert_eq!(tables.interfaces[usize::from(out)].port, outcome.sent[0].0);
                 prop_assert!(routed.length <= routed.mtu || outcome.sent.len() > 1);

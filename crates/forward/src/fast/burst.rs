@@ -173,9 +173,21 @@ impl FastPath {
         }
         let left = self.forward_assumed(from, vrf, &mut burst);
         if !left.is_empty() && left.count() * MIXED >= count && self.learn_from(&left, burst.frames) {
-            return self.forward_assumed(from, vrf, &mut burst);
+            return self.forward_again(from, vrf, &mut burst);
         }
         left
+    }
+
+    /// After a change of the family that is assumed.
+    #[cold]
+    #[inline(never)]
+    fn forward_again<F: AnyFrame>(
+        &mut self,
+        from: &InputPort<'_>,
+        vrf: &Vrf,
+        burst: &mut FastBurst<'_, F>,
+    ) -> Mask {
+        self.forward_assumed(from, vrf, burst)
     }
 
     /// All frames as packets of the family that is assumed.
@@ -314,15 +326,9 @@ impl FastPath {
                 truncate(frames, place, length);
                 lengths[place] = length;
             });
-            let others = now.plain & !done & every(end - first);
-            if others != 0 && !F::IS_MBUF {
-                each_bit(others, |lane| {
-                    let place = now.place_of::<SORTED>(first, lane);
-                    if let Some(sent) = rewrite_as_stages(from, now, lane, &mut frames[place]) {
-                        (to[lane], lengths[place]) = sent;
-                        done |= 1 << lane;
-                    }
-                });
+            if now.plain != done && !F::IS_MBUF {
+                let others = Others { chunk: now, first, lanes: now.plain & !done };
+                done |= others.rewrite_as_stages::<F, SORTED>(from, frames, to, lengths);
             }
             if FILTERED {
                 filters.count(now, done);
@@ -390,16 +396,37 @@ fn family_of<F: AnyFrame>(frame: Option<&F>) -> Option<Family> {
     }
 }
 
-/// Rewrites the frame of a lane as the stages do; returns its port and its length, if it leaves.
-fn rewrite_as_stages<A: FastFamily, F: AnyFrame>(
-    from: &InputPort<'_>,
-    chunk: &Chunk<A>,
-    lane: usize,
-    frame: &mut Option<F>,
-) -> Option<(u16, u16)> {
-    let frame = frame.as_mut()?.as_frame()?;
-    let port = chunk.rewrite_as_stages(from.tables, from.view.untagged, lane, frame).ok()?;
-    Some((port, frame.len() as u16))
+/// Plain frames of a chunk that three stores do not rewrite.
+struct Others<'a, A> {
+    chunk: &'a Chunk<A>,
+    /// The number of the frame in the first lane.
+    first: usize,
+    lanes: u32,
+}
+
+impl<A: FastFamily> Others<'_, A> {
+    /// Rewrites them as the stages do; returns the bits of those that leave, and stores their ports and lengths.
+    #[cold]
+    #[inline(never)]
+    fn rewrite_as_stages<F: AnyFrame, const SORTED: bool>(
+        &self,
+        from: &InputPort<'_>,
+        frames: &mut [Option<F>],
+        ports: &mut [u16],
+        lengths: &mut [u16; BURST],
+    ) -> u32 {
+        let mut done = 0;
+        each_bit(self.lanes, |lane| {
+            let place = self.chunk.place_of::<SORTED>(self.first, lane);
+            let Some(frame) = frames[place].as_mut().and_then(F::as_frame) else { return };
+            let port = self.chunk.rewrite_as_stages(from.tables, from.view.untagged, lane, frame);
+            if let Ok(port) = port {
+                (ports[lane], lengths[place]) = (port, frame.len() as u16);
+                done |= 1 << lane;
+            }
+        });
+        done
+    }
 }
 
 fn truncate<F: AnyFrame>(frames: &mut [Option<F>], place: usize, length: u16) {

@@ -10,7 +10,7 @@ use super::burst::FastPath;
 use super::{CHUNK, Criteria, FastFamily, every};
 use crate::burst::RoutedBurst;
 use crate::compiled::PortView;
-use crate::filter::{PlainFilter, PortFilter, Taken};
+use crate::filter::{FilterVerdict, PlainFilter, PortFilter};
 use crate::output::Output;
 use crate::tables::Tables;
 
@@ -49,7 +49,7 @@ impl FastPath {
         let mut has_gaps = false;
         for place in left.iter() {
             let taken = if result.dropped.has(place) {
-                Some(Taken::Drop(Reason::Filter))
+                Some(FilterVerdict::Drop(Reason::Filter))
             } else {
                 burst.frames.get(place).and_then(|frame| filter.takes(frame.data()))
             };

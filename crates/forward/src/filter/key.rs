@@ -8,7 +8,7 @@ use bm_wire::protocol::{self, has_ports};
 
 /// A frame as filters see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct FrameKey {
     pub key: Key,
     /// A fragment too small for the headers that rules match (RFC 1858, RFC 3128, RFC 7112).
     pub tiny: bool,
@@ -26,7 +26,7 @@ const OFFSET: u16 = 0x1fff;
 
 /// The frame's key, without its interface; `None` if rules do not apply: not IP, or too malformed for any router to
 /// forward.
-pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
+pub(crate) fn frame_key(frame: &[u8]) -> Option<FrameKey> {
     let (mut at, mut kind) = (HEADER_LEN, be16(frame, 12)?);
     for _ in 0..TAGS {
         if !is_tag(kind) {
@@ -57,7 +57,7 @@ pub(crate) fn plain_header(frame: &[u8], length: u16) -> Option<&Header> {
 #[inline(always)]
 pub(crate) fn plain_ipv4(frame: &[u8], length: u16, to: &mut Key) -> bool {
     let Some(packet) = plain_header(frame, length) else {
-        return asked(frame).map(|Asked { key, .. }| *to = key).is_some();
+        return frame_key(frame).map(|FrameKey { key, .. }| *to = key).is_some();
     };
     set_header(packet, to);
     true
@@ -71,18 +71,22 @@ pub(crate) fn of_header(header: &Header) -> Key {
 }
 
 #[inline(always)]
-fn set_header(header: &Header, to: &mut Key) {
-    let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let kind = Kind::of(header[9]);
-    let ports = if kind == Kind::Ports { word(20) } else { 0 };
-    to.set_ipv4([word(12), word(16)], header[9], ports, kind);
+fn word(header: &Header, at: usize) -> u32 {
+    u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// The same for IPv6.
+#[inline(always)]
+fn set_header(header: &Header, to: &mut Key) {
+    let kind = Kind::of(header[9]);
+    let ports = if kind == Kind::Ports { word(header, 20) } else { 0 };
+    to.set_ipv4([word(header, 12), word(header, 16)], header[9], ports, kind);
+}
+
+/// Writes the key of a plain IPv6 packet over that of another one; `false` if the frame must be looked at by itself.
 #[inline(always)]
 pub(crate) fn plain_ipv6(frame: &[u8], to: &mut Key) -> bool {
     let asked = frame.get(HEADER_LEN..).and_then(ipv6).filter(|asked| !asked.tiny);
-    asked.map(|Asked { key, .. }| *to = key).is_some()
+    asked.map(|FrameKey { key, .. }| *to = key).is_some()
 }
 
 /// Whether a frame has more tags than are looked through. Linux removes as many as there are, if their VLAN is 0 or has
@@ -110,7 +114,7 @@ fn ports(packet: &[u8], protocol: u8, at: usize, room: usize) -> (Kind, u32) {
     ports.map_or((Kind::None, 0), |ports| (Kind::Ports, ports))
 }
 
-fn ipv4(packet: &[u8]) -> Option<Asked> {
+fn ipv4(packet: &[u8]) -> Option<FrameKey> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let (header_len, length) = (usize::from(header[0] & 0xf) * 4, usize::from(be16(header, 2)?));
     if header[0] >> 4 != 4 || header_len < header.len() || length < header_len {
@@ -122,15 +126,15 @@ fn ipv4(packet: &[u8]) -> Option<Asked> {
     if fragment & OFFSET != 0 {
         // At offset 1 it would overwrite the flags (RFC 3128).
         let tiny = protocol == protocol::TCP && fragment & OFFSET == 1;
-        return Some(Asked { key: key((Kind::Later, 0)), tiny });
+        return Some(FrameKey { key: key((Kind::Later, 0)), tiny });
     }
     let room = length - header_len;
     let tiny = protocol == protocol::TCP && fragment & MORE != 0 && room < TCP_FLAGS_END;
     let key = key(ports(packet, protocol, header_len, room));
-    Some(Asked { key: if room < least_of(protocol) { key.with_truncated_header() } else { key }, tiny })
+    Some(FrameKey { key: if room < least_of(protocol) { key.with_truncated_header() } else { key }, tiny })
 }
 
-fn ipv6(packet: &[u8]) -> Option<Asked> {
+fn ipv6(packet: &[u8]) -> Option<FrameKey> {
     let header: &[u8; 40] = packet.first_chunk()?;
     if header[0] >> 4 != 6 {
         return None;
@@ -149,7 +153,7 @@ fn ipv6(packet: &[u8]) -> Option<Asked> {
     } else {
         key
     };
-    Some(Asked { key, tiny: chain.tiny })
+    Some(FrameKey { key, tiny: chain.tiny })
 }
 
 /// The result of following a chain of extension headers.

@@ -66,7 +66,7 @@ impl<'a> PlainFilter<'a> {
         key
     }
 
-    /// The same for IPv6.
+    /// Writes the key of a plain IPv6 packet over that of another one; `false` if it needs a closer look.
     #[inline(always)]
     pub fn ipv6(&self, frame: &[u8], to: &mut Key) -> bool {
         let is_known = key::plain_ipv6(frame, to);
@@ -92,7 +92,7 @@ impl<'a> PlainFilter<'a> {
         outcome_of
     }
 
-    /// The same for IPv4 packets, for which vectors have found something. `key` makes the key of a packet.
+    /// What is done with IPv4 packets for which vectors have found something. `key` makes the key of a packet.
     #[inline(always)]
     pub fn take_found(&self, found: &Matches, wanted: u8, key: impl Fn(usize) -> Key) -> Outcome {
         let unmatched = if self.filter.set.filters.drop_unmatched { found.unmatched } else { 0 };

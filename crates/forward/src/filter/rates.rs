@@ -67,13 +67,16 @@ impl SourceRates {
                 ((source >> 64) as u64, source as u64)
             }
         };
-        let folded = |value: u64, factor: u64| {
-            let product = u128::from(value) * u128::from(factor | 1);
-            (product >> 64) as u64 ^ product as u64
-        };
         let first = folded(high ^ self.seed, 0x9e37_79b9_7f4a_7c15 ^ self.seed.rotate_left(17));
         folded(low ^ first.rotate_left(32), 0xc2b2_ae3d_27d4_eb4f ^ self.seed.rotate_left(41)) | 1 << 63
     }
+}
+
+/// Both halves of a product, mixed.
+#[inline(always)]
+fn folded(value: u64, factor: u64) -> u64 {
+    let product = u128::from(value) * u128::from(factor | 1);
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// Gives a source the slot of the one that has been due for longest.

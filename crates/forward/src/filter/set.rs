@@ -25,7 +25,7 @@ pub struct FilterSet {
 }
 
 impl FilterSet {
-    /// The same for every port, with counters of its own and without rates: it leaves no trace, and what it says of a
+    /// A copy for every port, with counters of its own and without rates: it leaves no trace, and what it says of a
     /// packet depends on no other.
     ///
     /// # Errors

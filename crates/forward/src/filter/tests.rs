@@ -83,7 +83,7 @@ fn frames_to_any_mac_are_filtered() {
     };
     // Of an interface on the port, and of a group.
     for mac in [[2, 0, 0, 0, 0, 0x77], [0xff; 6]] {
-        assert_eq!(takes(mac, [10, 0, 0, 7], 53), Some(Taken::Drop(Reason::Filter)));
+        assert_eq!(takes(mac, [10, 0, 0, 7], 53), Some(FilterVerdict::Drop(Reason::Filter)));
         assert_eq!(takes(mac, [10, 0, 0, 7], 54), None);
         assert_eq!(takes(mac, [192, 0, 2, 1], 53), None, "for this machine");
         assert_eq!(takes(mac, [224, 0, 0, 251], 53), None, "for a group");

@@ -33,9 +33,9 @@ pub struct PolicySas {
 pub(super) enum List {
     /// The one that the policy names.
     One,
-    /// Those of the configuration's list with this number.
+    /// The list of the configuration with this number.
     Configured(u32),
-    /// Those of the template with this number.
+    /// The SAs of the template with this number.
     Template(u32),
 }
 
@@ -73,14 +73,25 @@ struct Choice {
 impl Choice {
     fn choose(&mut self, owners: &SaTable<Owner>) {
         let PolicySas { own, fallback, asks } = &self.of;
-        let is_there = |member: &&Member| owners.get(member.0).is_some();
-        let is_mine = |member: &&Member| matches!(owners.get(member.0), Some(Owner::Mine(_)));
-        let goes_on = |member: &&Member| is_there(member) && !member.1.has_ended();
-        let mine = || own.iter().filter(is_mine);
-        let alive = [mine().find(goes_on), fallback.as_ref().filter(goes_on), own.iter().find(goes_on)];
+        // In order of preference: the first of this worker's SAs, the fallback, the first of all.
+        let (mut alive, mut any) = ([None; 3], [None; 3]);
+        let members = own.iter().map(|member| (member, false));
+        for (member, is_fallback) in members.chain(fallback.iter().map(|member| (member, true))) {
+            let places: &[usize] = match owners.get(member.0) {
+                None => &[],
+                Some(_) if is_fallback => &[1],
+                Some(Owner::Mine(_)) => &[0, 2],
+                Some(Owner::Other(_)) => &[2],
+            };
+            for &place in places {
+                any[place] = any[place].or(Some(member));
+                if !member.1.has_ended() {
+                    alive[place] = alive[place].or(Some(member));
+                }
+            }
+        }
         // If all have ended, packets are dropped for that reason.
-        let ended = || mine().next().or(fallback.as_ref().filter(is_there)).or(own.iter().find(is_there));
-        self.now = alive.into_iter().flatten().next().or_else(ended).map(|member| member.0);
+        self.now = alive.into_iter().chain(any).flatten().next().map(|member| member.0);
         self.wants = match alive {
             [Some(_), ..] => Wants::Nothing,
             [None, Some(_), _] if *asks => Wants::Own,
@@ -97,13 +108,13 @@ pub(super) struct Choices {
     templates: Vec<Choice>,
 }
 
+fn undecided(lists: &[PolicySas]) -> Vec<Choice> {
+    lists.iter().map(|of| Choice { of: of.clone(), ..Choice::default() }).collect()
+}
+
 impl Choices {
     pub fn new(configured: &[PolicySas], templates: &[PolicySas], owners: &SaTable<Owner>) -> Self {
-        let all = |lists: &[PolicySas]| {
-            let choice = |of: &PolicySas| Choice { of: of.clone(), ..Choice::default() };
-            lists.iter().map(choice).collect()
-        };
-        let mut new = Self { configured: all(configured), templates: all(templates) };
+        let mut new = Self { configured: undecided(configured), templates: undecided(templates) };
         new.choose(owners);
         new
     }

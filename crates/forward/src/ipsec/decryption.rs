@@ -30,7 +30,7 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
-use super::frames::Waiting;
+use super::frames::WaitingFrame;
 use super::interfaces::ArrivesOn;
 use super::linux::LeftToLinux;
 use super::live::{Command, Receiver, Report};
@@ -55,7 +55,7 @@ pub struct Decryption {
     owners: SaTable<Owner>,
     sas: Vec<Receiver>,
     /// Packets of one SA that are decrypted together, at the end of a push at the latest.
-    waiting: Vec<Waiting<Esp>>,
+    waiting: Vec<WaitingFrame<Esp>>,
     waiting_for: usize,
     /// For each of them, where it came from if that is not where the SA's packets come from.
     senders: Vec<Option<(IpAddr, u16)>>,
@@ -83,11 +83,17 @@ impl Decryption {
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
-        let linux = plan.of_kernel.then(|| LeftToLinux::new(tables(), *worker));
-        let interfaces = ArrivesOn::new(tables(), &ports);
+        let linux = plan.of_kernel.then(|| {
+            let (published, reader) = tables();
+            LeftToLinux::new(published, reader, *worker)
+        });
+        let (published, reader) = tables();
+        let interfaces = ArrivesOn::new(published, reader, &ports);
         let mut sas = Vec::new();
-        let mine = |plan: &&super::SaPlan| plan.sa.direction == Direction::In && plan.worker == *worker;
-        for plan in plan.sas.iter().filter(mine) {
+        for plan in &plan.sas {
+            if plan.sa.direction != Direction::In || plan.worker != *worker {
+                continue;
+            }
             let before = plan.status.read();
             let mut sa = Inbound::new(&plan.sa, now_ns)?.with_used(before.used);
             if before.number > 0 {
@@ -125,7 +131,7 @@ impl Decryption {
                 if is_handed {
                     self.sas[at].status.handed_over();
                 }
-                self.waits(io, at, Waiting { frame, network, port, more: esp });
+                self.waits(io, at, WaitingFrame { frame, network, port, more: esp });
             }
             Err(stop) => self.stops(io, frame, port, stop),
         }
@@ -212,7 +218,7 @@ impl Decryption {
 
     /// Decrypts a packet, or lets it wait for those that follow.
     #[inline]
-    fn waits(&mut self, io: &mut Io<'_>, at: usize, waiting: Waiting<Esp>) {
+    fn waits(&mut self, io: &mut Io<'_>, at: usize, waiting: WaitingFrame<Esp>) {
         if at != self.waiting_for {
             self.decrypt(io);
         }
@@ -238,7 +244,7 @@ impl Decryption {
         if receiver.peer.is_some() {
             // Nothing is left of these headers afterwards.
             let sender =
-                |one: &Waiting<Esp>| receiver.moved(frames::packet(&one.frame, one.network), &one.more);
+                |one: &WaitingFrame<Esp>| receiver.moved(frames::packet(&one.frame, one.network), &one.more);
             self.senders.extend(waiting.iter().map(sender));
         }
         let Receiver { sa, status, .. } = receiver;
@@ -247,51 +253,49 @@ impl Decryption {
                 sa.decrypt_burst(&mut self.lanes, packets, outcomes, io.now_ns);
             });
         } else {
-            for (Waiting { frame, network, more: esp, .. }, outcome) in waiting.iter_mut().zip(&mut outcomes)
+            for (WaitingFrame { frame, network, more: esp, .. }, outcome) in
+                waiting.iter_mut().zip(&mut outcomes)
             {
                 *outcome = frames::change(frame, *network, |packet| sa.decrypt(packet, esp, io.now_ns));
             }
         }
         status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
         for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
-            let Waiting { mut frame, network, port, .. } = one;
+            let mut one = one;
             let is_reported = self.report_sender(at, outcome, io.now_ns);
             let Receiver { sa, properties, status, .. } = &self.sas[self.waiting_for];
             let (id, properties) = (sa.id(), *properties);
-            let packet = frames::packet(&frame, network);
             let checked = match outcome {
-                Ok(()) if self.linux.is_some() => Ok(self.left_or_arrives(
-                    at,
-                    (&mut frame, network, port),
-                    &properties,
-                    is_reported,
-                    io.now_ns,
-                )),
+                Ok(()) if self.linux.is_some() => {
+                    Ok(self.left_or_arrives(at, &mut one, &properties, is_reported, io.now_ns))
+                }
                 Ok(()) => self
-                    .check(packet, Some((id, properties)))
-                    .and_then(|()| self.arrives_on(&mut frame, network, port, properties.if_id)),
+                    .check(frames::packet(&one.frame, one.network), Some((id, properties)))
+                    .and_then(|()| self.arrives_on(&mut one.frame, one.network, one.port, properties.if_id)),
                 Err(failure) => {
                     status.failed();
                     Err(failure.into())
                 }
             };
             match checked {
-                Ok(port) => self.to_router(io, frame, port),
-                Err(stop) => self.stops(io, frame, port, stop),
+                Ok(port) => self.to_router(io, one.frame, port),
+                Err(stop) => self.stops(io, one.frame, one.port, stop),
             }
         }
         self.waiting = waiting;
     }
 
     /// Where SAs are the kernel's: the port on which a packet goes on, in clear or as it came, for Linux.
-    fn left_or_arrives(
+    fn left_or_arrives<T>(
         &self,
         at: usize,
-        (frame, network, port): (&mut Frame, usize, usize),
+        one: &mut WaitingFrame<T>,
         properties: &Template,
         is_reported: bool,
         now_ns: u64,
     ) -> usize {
+        let WaitingFrame { frame, network, port, .. } = one;
+        let (network, port) = (*network, *port);
         let Some(linux) = &self.linux else { return port };
         // Linux tells IKE about another sender, if it gets the packet.
         if !is_reported
@@ -316,9 +320,11 @@ impl Decryption {
     /// Tells the daemon if a packet of the SA came from elsewhere, and was the peer's; whether it was told.
     #[inline]
     fn report_sender(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) -> bool {
-        let Some(sender) = self.senders.get(at).copied().flatten() else { return false };
+        let Some((source, port)) = self.senders.get(at).copied().flatten() else { return false };
         let is_of_peer = outcome.map_or_else(Failure::is_of_peer, |()| true);
-        if let Some(moved) = is_of_peer.then(|| self.sas[self.waiting_for].report(sender, now_ns)).flatten() {
+        if let Some(moved) =
+            is_of_peer.then(|| self.sas[self.waiting_for].report(source, port, now_ns)).flatten()
+        {
             self.rings.commands.iter_mut().for_each(|commands| commands.report(Report::Moved(moved)));
             return true;
         }
@@ -439,13 +445,15 @@ impl App for Decryption {
     /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the decryption is called as the port that it comes from";
-        let port = |name: &String| {
+        self.inputs.clear();
+        for name in inputs {
             let name = name.split(':').next().unwrap_or(name);
-            self.ports.iter().position(|port| port == name)
-        };
-        self.inputs = inputs.iter().map(|name| port(name).expect(unknown)).collect();
-        let output = |port: &String| outputs.iter().position(|name| name == port);
-        self.outputs = self.ports.iter().map(output).collect();
+            self.inputs.push(self.ports.iter().position(|port| port == name).expect(unknown));
+        }
+        self.outputs.clear();
+        for port in &self.ports {
+            self.outputs.push(outputs.iter().position(|name| name == port));
+        }
     }
 
     fn push(&mut self, io: &mut Io<'_>) {

@@ -28,7 +28,7 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
 use super::choice::{Choices, List, Wants};
-use super::frames::Waiting;
+use super::frames::WaitingFrame;
 use super::interfaces::IPSEC_PORT;
 use super::live::{Command, Sender};
 use super::path_mtu::PathMtus;
@@ -58,14 +58,14 @@ pub struct Encryption {
     inputs: Vec<(From, usize)>,
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
-    work: Work,
+    work: EncryptionState,
 }
 
 /// All but the tables.
-struct Work {
+struct EncryptionState {
     worker: usize,
     outputs: Vec<Option<usize>>,
-    /// That of IPsec interfaces.
+    /// The port of IPsec interfaces.
     ipsec_port: Option<usize>,
     punt_queue: PuntQueue,
     policies: Arc<Policies>,
@@ -75,10 +75,10 @@ struct Work {
     choices: Choices,
     sas: Vec<Sender>,
     /// Packets of one SA that are encrypted together, at the end of a push at the latest.
-    waiting: Vec<Waiting<List>>,
+    waiting: Vec<WaitingFrame<List>>,
     waiting_for: usize,
     /// Packets whose SA has ended, for another one.
-    again: Vec<Waiting<List>>,
+    again: Vec<WaitingFrame<List>>,
     lanes: Lanes,
     /// How many SAs have these ends.
     tunnels: HashMap<Ends, usize>,
@@ -109,7 +109,7 @@ impl Encryption {
             sas.push(Sender::new(&plan.sa, sa, more, plan.status.clone()));
         }
         let owners = plan.owners(*worker, Direction::Out);
-        let work = Work {
+        let work = EncryptionState {
             worker: *worker,
             outputs: vec![None; ports.len()],
             ipsec_port: ports.iter().position(|port| port == IPSEC_PORT),
@@ -132,11 +132,11 @@ impl Encryption {
     }
 }
 
-impl Work {
+impl EncryptionState {
     /// One frame that is to leave through `port`.
-    fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, (from, port): (From, usize)) {
+    fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, from: From, port: usize) {
         if Some(port) == self.ipsec_port {
-            return self.leaves_by_interface(io, tables, frame, (from, port));
+            return self.leaves_by_interface(io, tables, frame, from, port);
         }
         let (interface, now_ns) = (frame.meta().interface, io.now_ns);
         let action = frames::network(frame.data()).and_then(|network| {
@@ -148,7 +148,7 @@ impl Work {
             let action = match found.map(|found| found.action) {
                 None | Some(Action::Bypass) => {
                     let packet = frame.data_mut().get_mut(network..)?;
-                    self.fragmented.protect((&self.policies, tables), packet, found, interface, now_ns)?
+                    self.fragmented.protect(&self.policies, tables, packet, found, interface, now_ns)?
                 }
                 Some(action) => action,
             };
@@ -158,8 +158,8 @@ impl Work {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
             Some((network, protect)) => {
-                let waiting = Waiting { frame, network, port, more: List::of(protect) };
-                let Err(unprotected) = self.protect_by(io, tables, (protect, from), waiting) else { return };
+                let waiting = WaitingFrame { frame, network, port, more: List::of(protect) };
+                let Err(unprotected) = self.protect_by(io, tables, protect, from, waiting) else { return };
                 frame = unprotected;
                 Err(Failure::NoSa.into())
             }
@@ -293,7 +293,7 @@ impl Work {
 
     /// Encrypts a packet for an SA of this worker, or lets it wait for those that follow.
     #[inline]
-    fn protect(&mut self, io: &mut Io<'_>, tables: &Tables, at: usize, waiting: Waiting<List>) {
+    fn protect(&mut self, io: &mut Io<'_>, tables: &Tables, at: usize, waiting: WaitingFrame<List>) {
         if at != self.waiting_for {
             self.encrypt(io, tables);
         }
@@ -315,9 +315,9 @@ impl Work {
         let sender = &mut self.sas[self.waiting_for];
         sender.encrypt(&mut self.lanes, tables, &mut waiting, &mut outcomes, io.now_ns);
         let mut last_route = None;
-        for (Waiting { mut frame, network, port, more }, outcome) in waiting.drain(..).zip(outcomes) {
+        for (WaitingFrame { mut frame, network, port, more }, outcome) in waiting.drain(..).zip(outcomes) {
             if outcome.is_err_and(|failure| self.has_another(failure, more)) {
-                again.push(Waiting { frame, network, port, more });
+                again.push(WaitingFrame { frame, network, port, more });
                 continue;
             }
             let sender = &mut self.sas[self.waiting_for];
@@ -376,14 +376,16 @@ impl App for Encryption {
     /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the encryption is called `router:` or `slow:` and the name of a port";
-        let input = |name: &String| {
-            let (from, port) = name.split_once(':')?;
+        self.inputs.clear();
+        for name in inputs {
+            let (from, port) = name.split_once(':').expect(unknown);
             let from = if from == "slow" { From::SlowPath } else { From::Router };
-            Some((from, self.ports.iter().position(|other| other == port)?))
-        };
-        self.inputs = inputs.iter().map(|name| input(name).expect(unknown)).collect();
-        let output = |port: &String| outputs.iter().position(|name| name == port);
-        self.work.outputs = self.ports.iter().map(output).collect();
+            self.inputs.push((from, self.ports.iter().position(|other| other == port).expect(unknown)));
+        }
+        self.work.outputs.clear();
+        for port in &self.ports {
+            self.work.outputs.push(outputs.iter().position(|name| name == port));
+        }
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
@@ -396,12 +398,12 @@ impl App for Encryption {
         while let Some(frame) = work.rings.pop() {
             work.account.add(Entry::Received, 1);
             let port = usize::from(frame.meta().port);
-            work.leaves(io, tables, frame, (From::Worker, port));
+            work.leaves(io, tables, frame, From::Worker, port);
         }
-        for (input, from) in inputs.iter().enumerate() {
+        for (input, &(from, port)) in inputs.iter().enumerate() {
             while let Some(frame) = io.receive(input) {
                 work.account.add(Entry::Received, 1);
-                work.leaves(io, tables, frame, *from);
+                work.leaves(io, tables, frame, from, port);
             }
         }
         work.encrypt(io, tables);

@@ -66,7 +66,8 @@ impl Fragmented {
     /// [`protect`], for fragments as well.
     pub fn protect(
         &mut self,
-        with: (&Policies, &Tables),
+        policies: &Policies,
+        tables: &Tables,
         packet: &mut [u8],
         found: Option<&Policy>,
         interface: u16,
@@ -76,7 +77,7 @@ impl Fragmented {
             return None;
         }
         let Some((datagram, offset)) = fragment(packet) else {
-            return protect(with, packet, found, interface);
+            return protect(policies, tables, packet, found, interface);
         };
         if offset > 0 {
             let mut firsts = self.firsts.iter().flatten();
@@ -84,7 +85,7 @@ impl Fragmented {
             set_source(packet, first.source.into());
             return Some(first.action);
         }
-        let action = protect(with, packet, found, interface)?;
+        let action = protect(policies, tables, packet, found, interface)?;
         let source = Ipv4::parse(&packet[..]).ok()?.source().into();
         self.firsts[self.next] = Some(First { datagram, action, source, until_ns: now_ns + FIRST_NS });
         self.next = (self.next + 1) % FIRSTS;
@@ -102,7 +103,8 @@ fn fragment(packet: &[u8]) -> Option<(Datagram, u16)> {
 /// whose replies are protected or discarded; `None` for other packets. If it is to be encrypted and comes from this router,
 /// its source has been replaced. `interface` is the one on which the packet or the quoted one came in.
 fn protect(
-    (policies, tables): (&Policies, &Tables),
+    policies: &Policies,
+    tables: &Tables,
     packet: &mut [u8],
     found: Option<&Policy>,
     interface: u16,

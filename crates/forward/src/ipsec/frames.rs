@@ -33,7 +33,7 @@ pub(super) fn packet(frame: &Frame, network: usize) -> &[u8] {
 }
 
 /// A frame that waits for others, to be encrypted or decrypted together with them.
-pub(super) struct Waiting<T> {
+pub(super) struct WaitingFrame<T> {
     pub frame: Frame,
     /// Where its packet begins.
     pub network: usize,
@@ -44,7 +44,7 @@ pub(super) struct Waiting<T> {
 
 /// A frame while its whole slot is in use.
 #[derive(Clone, Copy)]
-struct Opened {
+struct OpenFrame {
     /// What was in front of the packet, of which the last bytes are the link header: a fixed number of bytes is a few
     /// instructions, another one a call of memcpy.
     front: [u8; LINK_MAX],
@@ -53,7 +53,7 @@ struct Opened {
     length: usize,
 }
 
-impl Opened {
+impl OpenFrame {
     /// Makes the frame as large as its slot.
     #[inline]
     fn new(frame: &mut Frame, network: usize) -> Result<Self, Failure> {
@@ -115,7 +115,7 @@ pub(super) fn change(
     network: usize,
     change: impl FnOnce(&mut Buffer<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let opened = Opened::new(frame, network)?;
+    let opened = OpenFrame::new(frame, network)?;
     let mut buffer = opened.buffer(frame).ok_or(Failure::Malformed)?;
     let changed = change(&mut buffer);
     let range = buffer.range();
@@ -124,20 +124,20 @@ pub(super) fn change(
 
 /// Runs `change` on the packets of up to [`BURST`] frames at once, which writes an outcome for each.
 pub(super) fn change_all<T: Copy>(
-    waiting: &mut [Waiting<T>],
+    waiting: &mut [WaitingFrame<T>],
     outcomes: &mut [Result<(), Failure>],
     change: impl FnOnce(&mut [(Buffer<'_>, T)], &mut [Result<(), Failure>]),
 ) {
     let count = waiting.len().min(BURST);
     let Some(more) = waiting.first().map(|first| first.more) else { return };
     let mut opened = [Err(Failure::Malformed); BURST];
-    for (place, Waiting { frame, network, .. }) in opened.iter_mut().zip(&mut *waiting) {
-        *place = Opened::new(frame, *network);
+    for (place, WaitingFrame { frame, network, .. }) in opened.iter_mut().zip(&mut *waiting) {
+        *place = OpenFrame::new(frame, *network);
     }
     let mut frames = waiting.iter_mut().zip(&opened);
     // A frame that could not be opened has no bytes here, which `change` refuses.
     let mut packets: [(Buffer<'_>, T); BURST] = array::from_fn(|_| {
-        let next = frames.next().map(|(Waiting { frame, more, .. }, opened)| {
+        let next = frames.next().map(|(WaitingFrame { frame, more, .. }, opened)| {
             let buffer = opened.as_ref().ok().and_then(|opened| opened.buffer(frame));
             (buffer.unwrap_or_default(), *more)
         });
@@ -145,7 +145,7 @@ pub(super) fn change_all<T: Copy>(
     });
     change(&mut packets[..count], outcomes);
     let ranges = packets.map(|(buffer, _)| buffer.range());
-    for (((Waiting { frame, .. }, opened), range), outcome) in
+    for (((WaitingFrame { frame, .. }, opened), range), outcome) in
         waiting.iter_mut().zip(opened).zip(ranges).zip(outcomes)
     {
         if let Ok(opened) = opened {

@@ -39,7 +39,7 @@ pub(super) struct ArrivesOn {
 
 impl ArrivesOn {
     /// Of these ports, that of IPsec is called [`IPSEC_PORT`].
-    pub fn new((published, reader): (Arc<Published<Tables>>, ReaderHandle), ports: &[String]) -> Self {
+    pub fn new(published: Arc<Published<Tables>>, reader: ReaderHandle, ports: &[String]) -> Self {
         let port = ports.iter().position(|port| port == IPSEC_PORT).unwrap_or(ports.len());
         Self { published, reader, port }
     }

@@ -13,7 +13,7 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 
 use crate::filter::PortFilter;
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::slow::Header;
 use crate::stages::input::{self, Arrival};
 use crate::stages::rewrite;
@@ -28,7 +28,7 @@ pub(super) struct LeftToLinux {
 }
 
 impl LeftToLinux {
-    pub fn new((published, reader): (Arc<Published<Tables>>, ReaderHandle), worker: usize) -> Self {
+    pub fn new(published: Arc<Published<Tables>>, reader: ReaderHandle, worker: usize) -> Self {
         Self { published, reader, worker, originals: Vec::new() }
     }
 
@@ -82,5 +82,5 @@ fn is_to_host(tables: &Tables, frame: &[u8], port: usize) -> Option<bool> {
     let packet = frame.get(usize::from(network)..)?;
     let Header { destination, .. } = Header::parse(packet)?;
     let vrf = tables.compiled.ingress.get(usize::from(interface))?.vrf;
-    Some(route::to(tables, vrf, destination, || rewrite::hash(tables, packet)) == Way::Host)
+    Some(route::to(tables, vrf, destination, || rewrite::hash(tables, packet)) == Route::Host)
 }

@@ -73,13 +73,13 @@ impl Receiver {
     pub fn moved(&self, packet: &[u8], esp: &Esp) -> Option<(IpAddr, u16)> {
         let peer = self.peer.as_ref()?;
         // Any port is right for an SA with port 0.
-        let is_peer = |(address, port)| address == peer.address && [0, port].contains(&peer.port);
-        esp.sender(packet).filter(|sender| !is_peer(*sender))
+        let (address, port) = esp.sender(packet)?;
+        (address != peer.address || ![0, port].contains(&peer.port)).then_some((address, port))
     }
 
     /// What to say about the sender of a packet whose ICV was correct; nothing if that was said a short time ago.
     #[cold]
-    pub fn report(&mut self, (source, port): (IpAddr, u16), now_ns: u64) -> Option<Moved> {
+    pub fn report(&mut self, source: IpAddr, port: u16, now_ns: u64) -> Option<Moved> {
         let peer = self.peer.as_mut()?;
         if peer.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < MOVED_EVERY_NS) {
             return None;
@@ -94,7 +94,7 @@ pub(super) struct Sender {
     pub sa: Outbound,
     pub more: Consumer<Block>,
     pub status: Arc<SaStatus>,
-    /// The other end of a tunnel, to which all ESP packets go; in transport mode they go to several hosts.
+    /// The far end of a tunnel, to which all ESP packets go; in transport mode they go to several hosts.
     pub peer: Option<IpAddr>,
     /// As configured; the MTU of the route may be smaller.
     pub path_mtu: u16,
@@ -233,7 +233,8 @@ impl Controls {
         &mut self,
         sa: &Sa,
         new: NewSa,
-        (worker, status): (usize, Arc<SaStatus>),
+        worker: usize,
+        status: Arc<SaStatus>,
         longest: Duration,
     ) -> bool {
         let id = sa.id();
@@ -370,7 +371,7 @@ mod tests {
         let [mut other, mut owner] = [0, 1].map(|at: usize| workers[at].rings[1].commands.take().unwrap());
         let adding = std::thread::spawn(move || {
             let sa = sa();
-            controls.add(&sa, new(&sa), (1, Arc::default()), Duration::from_secs(60))
+            controls.add(&sa, new(&sa), 1, Arc::default(), Duration::from_secs(60))
         });
         assert!(matches!(next(&mut owner), Command::Send(sender, Some(_)) if sender.sa.id() == sa().id()));
         std::thread::sleep(Duration::from_millis(20));

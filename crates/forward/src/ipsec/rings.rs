@@ -48,15 +48,15 @@ impl IpsecWorker {
 }
 
 fn rings(wakers: &[Waker], capacity: usize) -> (Vec<Rings>, Vec<Control>) {
-    let sleeper = |waker: &Waker| Sleeper { asleep: Arc::default(), waker: waker.clone() };
-    let sleepers: Vec<Sleeper> = wakers.iter().map(sleeper).collect();
+    let sleepers: Vec<Sleeper> =
+        wakers.iter().map(|waker| Sleeper { asleep: Arc::default(), waker: waker.clone() }).collect();
     let (controls, ends): (Vec<_>, Vec<_>) = sleepers.iter().map(|sleeper| commands(sleeper.clone())).unzip();
     let ended: Arc<AtomicU64> = Arc::default();
-    let none = |(sleeper, commands): (&Sleeper, Commands)| {
-        let (to, from) = (Vec::new(), Vec::new());
-        Rings { to, from, commands: Some(commands), sleeper: sleeper.clone(), ended: (ended.clone(), 0) }
-    };
-    let mut all: Vec<Rings> = sleepers.iter().zip(ends).map(none).collect();
+    let mut all = Vec::new();
+    for (sleeper, commands) in sleepers.iter().zip(ends) {
+        let (sleeper, ended) = (sleeper.clone(), (ended.clone(), 0));
+        all.push(Rings { to: Vec::new(), from: Vec::new(), commands: Some(commands), sleeper, ended });
+    }
     for from in 0..sleepers.len() {
         for to in 0..sleepers.len() {
             let ring = (from != to).then(|| {

@@ -8,10 +8,10 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::{self, Ipv6};
 
 use super::choice::List;
-use super::frames::{self, Waiting};
+use super::frames::{self, WaitingFrame};
 use super::live::Sender;
 use super::{Stop, reason};
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::stages::rewrite;
 use crate::tables::Tables;
 
@@ -21,7 +21,7 @@ impl Sender {
         &mut self,
         lanes: &mut Lanes,
         tables: &Tables,
-        waiting: &mut [Waiting<List>],
+        waiting: &mut [WaitingFrame<List>],
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
@@ -109,7 +109,7 @@ const USUAL_MTU: u16 = 1500;
 /// The MTU of the route to an address in the main table.
 fn mtu_to(tables: &Tables, address: IpAddr) -> Option<u16> {
     let way = route::to(tables, 0, address, || 0);
-    if way == Way::Host {
+    if way == Route::Host {
         return Some(USUAL_MTU);
     }
     let (hop, interface) = way.out()?;

@@ -59,7 +59,6 @@ impl SaStatus {
 
     /// The values.
     pub fn read(&self) -> Status {
-        let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let expiry = [None, Some(Expiry::Soft), Some(Expiry::Hard)];
         Status {
             used: SaUsage {
@@ -151,4 +150,8 @@ impl SaStatus {
     pub(super) fn failed(&self) {
         self.failures.store(self.failures.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
+}
+
+fn value(of: &AtomicU64) -> u64 {
+    of.load(Ordering::Relaxed)
 }

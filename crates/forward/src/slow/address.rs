@@ -68,9 +68,8 @@ fn elsewhere_ipv4(tables: &Tables, own: Option<&Interface>) -> Option<Ipv4Addr> 
 pub(crate) fn ipv6(tables: &Tables, interface: u16, destination: u128) -> Option<u128> {
     let own = tables.interfaces.get(usize::from(interface));
     let vrf = own.map_or(0, |own| own.vrf);
-    let same = |other: &&Interface| other.vrf == vrf;
     let here = own.into_iter().flat_map(|own| &own.ipv6).map(|&(address, _)| (true, address));
-    let there = tables.interfaces.iter().filter(same).flat_map(|other| &other.ipv6);
+    let there = tables.interfaces.iter().filter(|other| other.vrf == vrf).flat_map(|other| &other.ipv6);
     let there = there.map(|&(address, _)| (false, address));
     let rest = tables.local_ipv6.iter().map(|&address| (false, address));
     let usable = |&(is_here, address): &(bool, Ipv6Addr)| {

@@ -50,7 +50,7 @@ impl<'a> Plan<'a> {
 
 impl Core {
     /// Sends a packet in fragments, each as large as `mtu` allows, with the TTL that the packet has.
-    pub(super) fn cut(&mut self, tables: &Tables, frame: Frame, (hop, entry): (NextHop, Hop), mtu: usize) {
+    pub(super) fn cut(&mut self, tables: &Tables, frame: Frame, hop: NextHop, entry: Hop, mtu: usize) {
         let network = usize::from(frame.meta().network);
         let egress = match rewrite::egress(tables, entry.interface()) {
             Ok(egress) => *egress,

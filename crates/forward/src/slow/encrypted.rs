@@ -8,7 +8,7 @@ use bm_wire::Family;
 use super::error::Error;
 use super::header::Header;
 use super::{Core, Now, tell};
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::stages::rewrite;
 use crate::tables::Tables;
 
@@ -19,10 +19,10 @@ impl Core {
         let Some(header) = Header::parse(packet) else { return self.lose(frame, Reason::NoRoute) };
         let vrf = tell::vrf(tables, &frame);
         let way = route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet));
-        if way == Way::Host {
+        if way == Route::Host {
             return self.send_by_linux(frame);
         }
-        if let Way::Forward { hop, entry } = way
+        if let Route::Forward { hop, entry } = way
             && let Ok(egress) = rewrite::egress(tables, entry.interface())
         {
             let of_route = usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop)));
@@ -33,7 +33,7 @@ impl Core {
                 Family::V6 => (of_route.min(of_path), true),
             };
             if header.length > mtu && may_be_cut {
-                return self.cut(tables, frame, (hop, entry), mtu);
+                return self.cut(tables, frame, hop, entry, mtu);
             }
         }
         self.send_own(tables, frame, now);

@@ -12,9 +12,9 @@ use super::error::Error;
 use super::header::Header;
 use super::tell::{self, is_for_linux};
 use super::waiter::Waiter;
-use super::waiting::Held;
+use super::waiting::HoldResult;
 use super::{Core, Now, Resolution, SlowCounter};
-use crate::route::{self, Neighbor, Way};
+use crate::route::{self, Neighbor, Route};
 use crate::stages::rewrite;
 use crate::tables::Tables;
 use crate::verdict::Verdict;
@@ -33,9 +33,9 @@ impl Core {
         }
         self.held(&waiter.frame, 1);
         match self.waiting.hold(neighbor, waiter, now.monotonic_ns) {
-            Held::Waits => {}
-            Held::Asks => self.ask(tables, &neighbor),
-            Held::Instead(other) | Held::Full(other) => {
+            HoldResult::Waits => {}
+            HoldResult::Asks => self.ask(tables, &neighbor),
+            HoldResult::Instead(other) | HoldResult::Full(other) => {
                 self.held(&other.frame, -1);
                 self.lose(other.frame, Reason::NeighborQueueFull);
             }
@@ -77,11 +77,13 @@ impl Core {
         }
         self.looked_ns = Some(now.monotonic_ns);
         // The tables decide: as soon as the first frame of a queue would take another route, all are released.
-        let still = |neighbor: &Neighbor, way: Way| matches!(way, Way::Resolve { neighbor: other, .. } if other == *neighbor);
         let all: Vec<_> = self
             .waiting
             .heads()
-            .map(|(neighbor, waiter)| (*neighbor, still(neighbor, way_of(tables, &waiter.frame))))
+            .map(|(neighbor, waiter)| {
+                let route = way_of(tables, &waiter.frame);
+                (*neighbor, matches!(route, Route::Resolve { neighbor: other, .. } if other == *neighbor))
+            })
             .collect();
         for (neighbor, still_unknown) in all {
             if !still_unknown {
@@ -149,8 +151,9 @@ impl Core {
                 self.deliver_linux_only(frame);
                 continue;
             }
-            let is_linuxs = |family| has_options(&frame) || is_for_linux(tables, &frame, family);
-            if !own && !self.encrypts && family.is_some_and(is_linuxs) {
+            let is_linuxs =
+                family.is_some_and(|family| has_options(&frame) || is_for_linux(tables, &frame, family));
+            if !own && !self.encrypts && is_linuxs {
                 self.deliver(frame);
                 continue;
             }
@@ -189,14 +192,14 @@ fn has_options(frame: &Frame) -> bool {
 }
 
 /// Whether a route uses a neighbor.
-fn leads_to(tables: &Tables, way: Way, neighbor: &Neighbor) -> bool {
+fn leads_to(tables: &Tables, way: Route, neighbor: &Neighbor) -> bool {
     match way {
-        Way::Forward { hop, entry } => {
+        Route::Forward { hop, entry } => {
             let address = tables.next_hops.gateway(hop).address;
             entry.interface() == neighbor.interface
                 && address.is_none_or(|address| address == neighbor.address)
         }
-        Way::Resolve { neighbor: other, .. } => other == *neighbor,
+        Route::Resolve { neighbor: other, .. } => other == *neighbor,
         _ => false,
     }
 }
@@ -207,10 +210,10 @@ fn destination(frame: &Frame) -> Option<IpAddr> {
 }
 
 /// Where a waiting frame would go now.
-fn way_of(tables: &Tables, frame: &Frame) -> Way {
+fn way_of(tables: &Tables, frame: &Frame) -> Route {
     let (packet, vrf) = (tell::packet(frame), tell::vrf(tables, frame));
     destination(frame)
-        .map_or(Way::None, |destination| route::of_packet(tables, frame.meta(), vrf, destination, packet))
+        .map_or(Route::None, |destination| route::of_packet(tables, frame.meta(), vrf, destination, packet))
 }
 
 /// Decrements the TTL of a packet that was about to be sent; returns its family.

@@ -48,7 +48,7 @@ impl Core {
         self.ports[port].for_host = frames;
     }
 
-    /// The same for one that only Linux may handle.
+    /// Hands Linux a frame that only it may handle.
     pub(super) fn deliver_linux_only(&mut self, frame: Frame) {
         self.bump(SlowCounter::LinuxOnly);
         self.deliver(frame);

@@ -32,7 +32,7 @@ const SWEEP_EVERY_MS: u64 = 1000;
 
 /// Why an error is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limited {
+pub(crate) enum LimitReached {
     /// Too many to all addresses together.
     All,
     /// Too many to this address.
@@ -115,31 +115,30 @@ impl IcmpLimits {
         kind: Option<u8>,
         target: Target,
         now_ns: u64,
-    ) -> Result<(), Limited> {
+    ) -> Result<(), LimitReached> {
         let (mask, each_ms) = match Family::of(&target.1) {
             Family::V4 => (settings.icmp_ratemask, u64::from(settings.icmp_ratelimit_ms)),
             Family::V6 => (settings.icmp6_ratemask, u64::from(settings.icmp6_ratelimit_ms)),
         };
-        let in_mask = |kind: u8| mask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
-        if !kind.is_some_and(in_mask) {
+        if kind.is_none_or(|kind| mask.checked_shr(kind.into()).unwrap_or(0) & 1 == 0) {
             return Ok(());
         }
         let (per_second, burst) = (settings.icmp_messages_per_second, settings.icmp_messages_burst);
-        let cost = self.all.offer(now_ns, per_second, burst).ok_or(Limited::All)?;
+        let cost = self.all.offer(now_ns, per_second, burst).ok_or(LimitReached::All)?;
         let peer = self.peer(target, now_ns);
         if !peer.is_none_or(|peer| peer.take(now_ns / 1_000_000, each_ms, BURST * each_ms)) {
-            return Err(Limited::Address);
+            return Err(LimitReached::Address);
         }
         self.all.filled_ns -= cost;
         Ok(())
     }
 
     /// Whether an IPv4 route that refuses may answer `target` at all; checked before the limits above.
-    pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), Limited> {
+    pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), LimitReached> {
         let taken = self
             .peer(target, now_ns)
             .is_none_or(|peer| peer.take(now_ns / 1_000_000, REJECT_COST_MS, REJECT_BURST_MS));
-        if taken { Ok(()) } else { Err(Limited::Address) }
+        if taken { Ok(()) } else { Err(LimitReached::Address) }
     }
 
     /// The entry of an address; `None` if there is no room for it.
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!(allowed(&mut limits, &settings, kind, 5999 * MS, 20), 0);
         assert_eq!(allowed(&mut limits, &settings, kind, 6000 * MS, 20), 1);
         assert_eq!(limits.allow(&settings, kind, target(2), 6000 * MS), Ok(()));
-        assert_eq!(limits.allow(&settings, kind, target(1), 6000 * MS), Err(Limited::Address));
+        assert_eq!(limits.allow(&settings, kind, target(1), 6000 * MS), Err(LimitReached::Address));
     }
 
     /// As measured on Linux 6.18: five seconds of tokens, of which each error of a route costs one, and the limit for an
@@ -220,7 +219,7 @@ mod tests {
         };
         let sent = (0..200).filter(|&last| tell(&mut limits, last, 0).is_ok()).count();
         assert_eq!(sent, 50);
-        assert_eq!(tell(&mut limits, 250, 0), Err(Limited::All));
+        assert_eq!(tell(&mut limits, 250, 0), Err(LimitReached::All));
         assert_eq!(tell(&mut limits, 250, MS), Ok(()));
     }
 
@@ -231,12 +230,12 @@ mod tests {
         let mut limits = IcmpLimits::new();
         // More than all together may have: but for six, all are refused for the address's sake.
         let noisy = (0..1000).map(|_| limits.allow(&settings, v4, target(1), 0));
-        assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
+        assert_eq!(noisy.filter(|said| *said == Err(LimitReached::Address)).count(), 994);
         assert_eq!(limits.allow(&settings, v4, target(2), 0), Ok(()));
         let six = |last| (0, IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]));
         let mut limits = IcmpLimits::new();
         let noisy = (0..1000).map(|_| limits.allow(&settings, v6, six(1), 0));
-        assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
+        assert_eq!(noisy.filter(|said| *said == Err(LimitReached::Address)).count(), 994);
         assert_eq!(limits.allow(&settings, v6, six(2), 0), Ok(()));
     }
 

@@ -22,10 +22,10 @@ use bm_wire::prefix::Address as _;
 
 use super::error::Error;
 use super::header::Header;
-use super::limit::Limited;
+use super::limit::LimitReached;
 use super::waiter::Waiter;
 use super::{Core, Now, SlowCounter, address};
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::stages::rewrite;
 use crate::tables::Tables;
 
@@ -35,7 +35,9 @@ impl Core {
         let made = match error {
             Error::Ipv4 { problem, by_route, options } => {
                 let allowed = self.allow_ipv4(tables, original, &problem, by_route, now);
-                allowed.and_then(|out| self.make_ipv4(tables, original, &problem, out, options.bytes()))
+                allowed.and_then(|(hop, interface)| {
+                    self.make_ipv4(tables, original, &problem, hop, interface, options.bytes())
+                })
             }
             Error::Ipv6 { problem } => {
                 let allowed = self.allow_ipv6(tables, original, &problem, now);
@@ -73,7 +75,7 @@ impl Core {
         self.way_back(tables, original, ip.source().show(), kind, by_route, now)
     }
 
-    /// The same for ICMPv6.
+    /// Whether an ICMPv6 error may go to the source of `original`, and the way there.
     fn allow_ipv6(
         &mut self,
         tables: &Tables,
@@ -114,7 +116,8 @@ impl Core {
         tables: &Tables,
         original: &Frame,
         problem: &icmp::Problem,
-        (hop, interface): (NextHop, u16),
+        hop: NextHop,
+        interface: u16,
         options: &[u8],
     ) -> Result<Frame, SlowCounter> {
         let packet = packet(original);
@@ -185,10 +188,10 @@ impl Core {
         let Some(header) = Header::parse(packet) else { return self.lose(frame, Reason::NoRoute) };
         let way = route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet));
         match way {
-            Way::Resolve { neighbor, .. } => {
+            Route::Resolve { neighbor, .. } => {
                 self.hold(tables, Waiter { frame, own: true }, neighbor, now);
             }
-            Way::Forward { hop, entry } => {
+            Route::Forward { hop, entry } => {
                 tables.next_hops.mark_used(hop);
                 let egress = rewrite::egress(tables, entry.interface()).copied();
                 let made = egress.and_then(|egress| {
@@ -221,9 +224,8 @@ pub(super) fn is_for_linux(tables: &Tables, original: &Frame, family: Family) ->
         Family::V6 => Ipv6::parse(packet(original)).map(|ip| ip.source().show()).ok(),
     };
     let Some(source) = source else { return false };
-    let back = || rewrite::hash(tables, packet(original));
-    match route::to(tables, vrf(tables, original), source, back) {
-        Way::Host => true,
+    match route::to(tables, vrf(tables, original), source, || rewrite::hash(tables, packet(original))) {
+        Route::Host => true,
         _ if family == Family::V6 => !address::is_certain_ipv6(tables, arrival),
         way => way.out().is_some_and(|(_, out)| {
             let from = if tables.settings.icmp_source_inbound { arrival } else { out };
@@ -246,11 +248,11 @@ fn insert_options(buffer: &mut [u8], length: usize, options: &[u8]) -> Option<us
     Some(whole)
 }
 
-impl From<Limited> for SlowCounter {
-    fn from(limited: Limited) -> Self {
+impl From<LimitReached> for SlowCounter {
+    fn from(limited: LimitReached) -> Self {
         match limited {
-            Limited::All => Self::ErrorsLimitedAll,
-            Limited::Address => Self::ErrorsLimitedAddress,
+            LimitReached::All => Self::ErrorsLimitedAll,
+            LimitReached::Address => Self::ErrorsLimitedAddress,
         }
     }
 }

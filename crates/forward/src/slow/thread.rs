@@ -29,7 +29,7 @@ impl SlowThread {
     pub fn start(mut slow: SlowPath) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waker) = (stop.clone(), slow.doorbell.waker().clone());
-        let run = move || {
+        let thread = std::thread::Builder::new().name("bm-slow".into()).spawn(move || {
             let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
             // Without leave it works as well, only later on a busy machine.
             let _refused = set_nice(URGENT);
@@ -42,8 +42,7 @@ impl SlowThread {
             }
             slow.stop();
             slow
-        };
-        let thread = std::thread::Builder::new().name("bm-slow".into()).spawn(run);
+        });
         thread.map(|thread| Self { thread: Some(thread), stop, waker }).map_err(WorkerError::Spawn)
     }
 

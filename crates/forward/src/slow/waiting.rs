@@ -47,7 +47,7 @@ const LOOK_EACH_NS: u64 = 2_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// The result of holding a frame.
-pub(crate) enum Held<T> {
+pub(crate) enum HoldResult<T> {
     /// It waits; the kernel knows already.
     Waits,
     /// It waits; now the kernel must be asked.
@@ -65,7 +65,7 @@ struct Queue<T> {
 }
 
 /// All that waits.
-pub(crate) struct Waiting<T> {
+pub(crate) struct WaitingFrames<T> {
     queues: HashMap<Neighbor, Queue<T>>,
     limits: WaitLimits,
     frames: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Waiting<T> {
     newest_ns: u64,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingFrames<T> {
     pub fn new(limits: WaitLimits) -> Self {
         let queues = HashMap::with_capacity(limits.neighbors);
         Self { queues, limits, frames: 0, new: Bucket::full(0), newest_ns: 0 }
@@ -95,29 +95,29 @@ impl<T> Waiting<T> {
     }
 
     /// Lets `frame` wait for `neighbor`.
-    pub fn hold(&mut self, neighbor: Neighbor, frame: T, now_ns: u64) -> Held<T> {
+    pub fn hold(&mut self, neighbor: Neighbor, frame: T, now_ns: u64) -> HoldResult<T> {
         let WaitLimits { frames_each, frames, neighbors, new_per_second, new_burst } = self.limits;
         if let Some(queue) = self.queues.get_mut(&neighbor) {
             if queue.frames.len() < frames_each {
                 if self.frames >= frames {
-                    return Held::Full(frame);
+                    return HoldResult::Full(frame);
                 }
                 self.frames += 1;
                 queue.frames.push_back(frame);
-                return Held::Waits;
+                return HoldResult::Waits;
             }
             queue.frames.push_back(frame);
-            return queue.frames.pop_front().map_or(Held::Waits, Held::Instead);
+            return queue.frames.pop_front().map_or(HoldResult::Waits, HoldResult::Instead);
         }
         let room = self.frames < frames && self.queues.len() < neighbors && frames_each > 0;
         if !room || !self.new.take(now_ns, new_per_second, new_burst) {
-            return Held::Full(frame);
+            return HoldResult::Full(frame);
         }
         self.frames += 1;
         self.newest_ns = now_ns;
         let frames = VecDeque::from([frame]);
         self.queues.insert(neighbor, Queue { frames, since_ns: now_ns, asked_ns: now_ns });
-        Held::Asks
+        HoldResult::Asks
     }
 
     /// Removes all frames that wait for `neighbor`.
@@ -164,18 +164,18 @@ mod tests {
         Neighbor { interface: 1, address: IpAddr::from(n.to_be_bytes()) }
     }
 
-    fn small() -> Waiting<u32> {
+    fn small() -> WaitingFrames<u32> {
         let limits =
             WaitLimits { frames_each: 2, frames: 5, neighbors: 3, new_per_second: 1000, new_burst: 100 };
-        Waiting::new(limits)
+        WaitingFrames::new(limits)
     }
 
     #[test]
     fn asks_once_and_keeps_order() {
         let mut waiting = small();
-        assert!(matches!(waiting.hold(neighbor(1), 10, 0), Held::Asks));
-        assert!(matches!(waiting.hold(neighbor(1), 11, 0), Held::Waits));
-        assert!(matches!(waiting.hold(neighbor(1), 12, 0), Held::Instead(10)));
+        assert!(matches!(waiting.hold(neighbor(1), 10, 0), HoldResult::Asks));
+        assert!(matches!(waiting.hold(neighbor(1), 11, 0), HoldResult::Waits));
+        assert!(matches!(waiting.hold(neighbor(1), 12, 0), HoldResult::Instead(10)));
         assert_eq!(waiting.release(&neighbor(1)), [11, 12]);
         assert!(waiting.is_empty() && waiting.frames == 0);
         assert!(waiting.release(&neighbor(1)).is_empty());
@@ -185,13 +185,13 @@ mod tests {
     fn bounds_neighbors_and_frames() {
         let mut waiting = small();
         for n in 0..3 {
-            assert!(matches!(waiting.hold(neighbor(n), 0, 0), Held::Asks));
+            assert!(matches!(waiting.hold(neighbor(n), 0, 0), HoldResult::Asks));
         }
-        assert!(matches!(waiting.hold(neighbor(3), 7, 0), Held::Full(7)));
-        assert!(matches!(waiting.hold(neighbor(0), 1, 0), Held::Waits));
-        assert!(matches!(waiting.hold(neighbor(1), 1, 0), Held::Waits));
-        assert!(matches!(waiting.hold(neighbor(2), 8, 0), Held::Full(8)));
-        assert!(matches!(waiting.hold(neighbor(0), 2, 0), Held::Instead(0)));
+        assert!(matches!(waiting.hold(neighbor(3), 7, 0), HoldResult::Full(7)));
+        assert!(matches!(waiting.hold(neighbor(0), 1, 0), HoldResult::Waits));
+        assert!(matches!(waiting.hold(neighbor(1), 1, 0), HoldResult::Waits));
+        assert!(matches!(waiting.hold(neighbor(2), 8, 0), HoldResult::Full(8)));
+        assert!(matches!(waiting.hold(neighbor(0), 2, 0), HoldResult::Instead(0)));
         assert_eq!(waiting.drain().count(), 5);
         assert!(waiting.is_empty());
     }
@@ -199,9 +199,11 @@ mod tests {
     #[test]
     fn a_scan_is_slowed_down() {
         let limits = WaitLimits { new_per_second: 10, new_burst: 4, ..WaitLimits::default() };
-        let mut waiting = Waiting::new(limits);
-        let held = |waiting: &mut Waiting<u32>, from, now| {
-            (from..from + 100).filter(|&n| matches!(waiting.hold(neighbor(n), 0, now), Held::Asks)).count()
+        let mut waiting = WaitingFrames::new(limits);
+        let held = |waiting: &mut WaitingFrames<u32>, from, now| {
+            (from..from + 100)
+                .filter(|&n| matches!(waiting.hold(neighbor(n), 0, now), HoldResult::Asks))
+                .count()
         };
         assert_eq!(held(&mut waiting, 0, 0), 4);
         assert_eq!(held(&mut waiting, 1000, 250_000_000), 2);

@@ -9,7 +9,7 @@ use bm_wire::ethernet::{Ethernet, Network, ethertype};
 use bm_wire::{Family, Mac, ipv4, ipv6};
 
 use super::fragment::is_fragment;
-use crate::compiled::{Compiled, Ingress, PortView, key_of};
+use crate::compiled::{Ingress, PortView, WorkerTables, key_of};
 use crate::interface::Vlan;
 use crate::verdict::{Refusal, Verdict};
 
@@ -27,7 +27,7 @@ const HOST: Refusal = Refusal::Slow(Verdict::Host);
 const SHORT: Refusal = Refusal::Drop(Reason::EthernetShort);
 
 /// Decides on any frame of the port that `view` describes.
-pub(crate) fn classify(tables: &Compiled, view: &PortView, frame: &[u8]) -> Result<Arrival, Refusal> {
+pub(crate) fn classify(tables: &WorkerTables, view: &PortView, frame: &[u8]) -> Result<Arrival, Refusal> {
     let ethernet = Ethernet::parse(frame).map_err(|_| SHORT)?;
     let network = ethernet.network().map_err(|_| SHORT)?;
     let interface = interface(view, &network).ok_or(HOST)?;
@@ -100,7 +100,7 @@ mod tests {
     const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
     /// One port with an interface of its own and VLAN 7, whose MAC differs and where IPv6 is not forwarded.
-    fn tables() -> Compiled {
+    fn tables() -> WorkerTables {
         let interface = |vlan: Option<Vlan>, mac| Interface {
             ifindex: 1,
             port: 0,
@@ -112,7 +112,7 @@ mod tests {
         let tag = Vlan { protocol: 0x8100, id: 7 };
         let interfaces = [interface(None, OURS), interface(Some(tag), [2, 0, 0, 0, 0, 0x77])];
         let port = PortInterfaces { untagged: Some(0), tagged: vec![(tag, 1)] };
-        Compiled::of(&interfaces, &[port], &[], &Settings::default())
+        WorkerTables::of(&interfaces, &[port], &[], &Settings::default())
     }
 
     fn decide(to: [u8; 6], rest: &[u8]) -> Result<Arrival, Refusal> {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bm_api::request::RouteQuery;
 use bm_api::{Action, Error, Route, RouteState};
 use bm_forward::tables::{Interface, Tables};
-use bm_forward::{Now, Outcome, Routed, Trial};
+use bm_forward::{DryRun, Now, Outcome, RouteInfo};
 use bm_netlink::Mirror;
 use bm_netlink::route::{TABLE_LOCAL, TABLE_MAIN};
 
@@ -26,7 +26,7 @@ impl Compiler {
     pub(crate) fn try_frame(
         &self,
         mirror: &Mirror,
-        trial: &mut Trial,
+        trial: &mut DryRun,
         port: u16,
         frame: &[u8],
         now: Now,
@@ -51,7 +51,7 @@ impl Compiler {
     }
 
     /// The member of a group that gets a packet, in words; `None` if the route has one next hop.
-    pub(crate) fn member(&self, mirror: &Mirror, routed: &Routed, route: &Route) -> Option<String> {
+    pub(crate) fn member(&self, mirror: &Mirror, routed: &RouteInfo, route: &Route) -> Option<String> {
         if routed.next_hop == routed.route {
             return None;
         }
@@ -63,12 +63,12 @@ impl Compiler {
     }
 
     /// What happens to packets at the next hop that was found for one.
-    pub(crate) fn action_of(&self, routed: &Routed) -> bm_fib::next_hop::Action {
+    pub(crate) fn action_of(&self, routed: &RouteInfo) -> bm_fib::next_hop::Action {
         self.targets.table().action(routed.next_hop)
     }
 
     /// The largest packet on the way of one, in words.
-    pub(crate) fn mtu_of(&self, tried: &TrialResult, routed: &Routed) -> Option<String> {
+    pub(crate) fn mtu_of(&self, tried: &TrialResult, routed: &RouteInfo) -> Option<String> {
         let (out, _) = routed.neighbor?;
         let out = tried.tables.interfaces.get(usize::from(out))?;
         let whose = match self.targets.table().mtu(routed.next_hop) {
@@ -87,7 +87,7 @@ impl Compiler {
 }
 
 /// The neighbor that a packet is sent to, as in `ip neigh`.
-pub(crate) fn neighbor(mirror: &Mirror, tables: &Tables, routed: &Routed) -> Option<String> {
+pub(crate) fn neighbor(mirror: &Mirror, tables: &Tables, routed: &RouteInfo) -> Option<String> {
     let (out, address) = routed.neighbor?;
     let of = tables.interfaces.get(usize::from(out));
     // An IPsec interface has no neighbors.

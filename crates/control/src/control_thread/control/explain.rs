@@ -1,7 +1,7 @@
 //! `explain`: what becomes of one packet, by the tables as they are now.
 //!
 //! ```text
-//! query ─► packet ─► Trial (crates/forward) ─► steps, in words ─► Explanation
+//! query ─► packet ─► DryRun (crates/forward) ─► steps, in words ─► Explanation
 //!                        kernel path: what its program leaves to Linux ─┘
 //! ```
 //!
@@ -18,7 +18,7 @@ use bm_api::request::ExplainQuery;
 use bm_api::{Error, Explanation, Fate, Mac, Route, SentFrame, Step, Vlan};
 use bm_fastpath::LEFT_TO_LINUX;
 use bm_forward::tables::Interface;
-use bm_forward::{Fate as Tried, Now, Outcome, Routed, Trial, Verdict, if_id_of};
+use bm_forward::{Disposition, DryRun, Now, Outcome, RouteInfo, Verdict, if_id_of};
 use bm_graph::clock_ns;
 use bm_stats::Reason;
 
@@ -45,7 +45,7 @@ impl Control {
         let input = self.input(query)?;
         let mut trial = match self.trial.take() {
             Some(trial) => trial,
-            None => Trial::new().map_err(Error::new)?,
+            None => DryRun::new().map_err(Error::new)?,
         };
         let now = Now { monotonic_ns: clock_ns(), ..Now::default() };
         let mirror = self.watch.mirror();
@@ -173,7 +173,7 @@ impl Control {
         let port = self.ports.get(usize::from(input.port));
         let claim = self.compiler.claim_on(outcome).filter(|_| port.is_some_and(|port| port.in_kernel));
         let in_kernel = claim.is_none() && port.is_some_and(|port| port.in_kernel);
-        let is_dropped = matches!(outcome.filtered, Some(bm_forward::filter::Taken::Drop(_)));
+        let is_dropped = matches!(outcome.filtered, Some(bm_forward::filter::FilterVerdict::Drop(_)));
         let mut steps = vec![step("filters", self.compiler.filters_on(outcome))];
         steps.extend(claim.map(|claim| step("claim", claim)));
         let mut route = None;
@@ -259,7 +259,7 @@ impl Control {
 
     /// Why the kernel path leaves a packet to Linux.
     fn left_by_kernel(&self, input: &Input, outcome: &Outcome) -> Option<&'static str> {
-        let action = outcome.routed.map(|routed: Routed| self.compiler.action_of(&routed));
+        let action = outcome.routed.map(|routed: RouteInfo| self.compiler.action_of(&routed));
         let kernel = self.kernel.as_ref()?;
         kernel_path::cause(&kernel_path::Input {
             outcome,
@@ -300,13 +300,15 @@ impl Control {
             format!("; an ICMP error about it is sent out of {}", sent.port)
         });
         match outcome.fate {
-            Tried::Sent => {
+            Disposition::Sent => {
                 let by = outcome.sent.first().and_then(|(port, frame)| self.ipsec_interface(*port, frame));
                 let text = by.map(|by| format!("sent by the IPsec interface {by}"));
                 (Fate::Sent, None, text.unwrap_or_else(|| sent_line(sent)))
             }
-            Tried::Linux => (Fate::Linux, None, format!("given to Linux: {}", why_linux(outcome, route))),
-            Tried::Held { ifindex, neighbor } => {
+            Disposition::Linux => {
+                (Fate::Linux, None, format!("given to Linux: {}", why_linux(outcome, route)))
+            }
+            Disposition::Held { ifindex, neighbor } => {
                 let link = self.watch.mirror().link(ifindex);
                 let on = link.map_or_else(String::new, |link| format!(" on {}", link.name));
                 let text = format!(
@@ -314,10 +316,10 @@ impl Control {
                 );
                 (Fate::Held, None, text)
             }
-            Tried::Dropped(Reason::Filter) => {
+            Disposition::Dropped(Reason::Filter) => {
                 (Fate::Dropped, Some(reason_name(Reason::Filter)), "dropped by a filter (filter)".into())
             }
-            Tried::Dropped(reason) => {
+            Disposition::Dropped(reason) => {
                 let text = format!("dropped: {} ({}){error}", reason.meaning(), reason.name());
                 (Fate::Dropped, Some(reason_name(reason)), text)
             }

@@ -5,13 +5,13 @@ use bm_graph::Io;
 use bm_ipsec::{Action, Direction, key};
 use bm_stats::Reason;
 
-use super::{From, List, Work};
+use super::{EncryptionState, From, List};
 use crate::ipsec::Stop;
-use crate::ipsec::frames::{self, Waiting};
+use crate::ipsec::frames::{self, WaitingFrame};
 use crate::ipsec::interfaces::if_id_of;
 use crate::tables::Tables;
 
-impl Work {
+impl EncryptionState {
     /// One frame that the router sends by an IPsec interface. Without an SA for it, its source gets an ICMP error, as from
     /// Linux.
     pub(super) fn leaves_by_interface(
@@ -19,7 +19,8 @@ impl Work {
         io: &mut Io<'_>,
         tables: &Tables,
         mut frame: Frame,
-        (from, port): (From, usize),
+        from: From,
+        port: usize,
     ) {
         let Some(network) = frames::network(frame.data()) else {
             return self.lose(io, frame, Reason::IpsecMalformed);
@@ -33,8 +34,8 @@ impl Work {
         let found = key(packet).and_then(|key| policies?.find(Direction::Out, &key));
         let reason = match found.map(|found| found.action) {
             Some(protect @ (Action::Protect(_) | Action::OneOf(_) | Action::Template(..))) => {
-                let waiting = Waiting { frame, network, port, more: List::of(protect) };
-                let Err(unprotected) = self.protect_by(io, tables, (protect, from), waiting) else { return };
+                let waiting = WaitingFrame { frame, network, port, more: List::of(protect) };
+                let Err(unprotected) = self.protect_by(io, tables, protect, from, waiting) else { return };
                 frame = unprotected;
                 Reason::IpsecNoSa
             }

@@ -4,21 +4,22 @@ use bm_frame::Frame;
 use bm_graph::Io;
 use bm_ipsec::{Action, key};
 
-use super::{From, List, Wants, Work};
-use crate::ipsec::frames::{self, Waiting};
+use super::{EncryptionState, From, List, Wants};
+use crate::ipsec::frames::{self, WaitingFrame};
 use crate::ipsec::live::{Report, Wanted};
 use crate::ipsec::{Owner, Stop};
 use crate::tables::Tables;
 
-impl Work {
+impl EncryptionState {
     /// Has an SA of the policy's action protect a packet, here or by its owner. Gives the frame back if there is none.
     #[inline]
     pub(super) fn protect_by(
         &mut self,
         io: &mut Io<'_>,
         tables: &Tables,
-        (protect, from): (Action, From),
-        waiting: Waiting<List>,
+        protect: Action,
+        from: From,
+        waiting: WaitingFrame<List>,
     ) -> Result<(), Frame> {
         let packet = frames::packet(&waiting.frame, waiting.network);
         match self.owner(protect, packet, io.now_ns) {

@@ -12,7 +12,7 @@ use bm_wire::ipv6::Ipv6;
 
 use crate::compiled::Egress;
 use crate::ipsec::{Stop, frames};
-use crate::route::{self, Way};
+use crate::route::{self, Route};
 use crate::stages::rewrite;
 use crate::tables::Tables;
 
@@ -80,12 +80,12 @@ fn look_up<'t>(
         rewrite::hash(tables, frames::packet(frame, network))
     });
     let (hop, entry) = match way {
-        Way::Forward { hop, entry } => (hop, entry),
-        Way::Resolve { .. } | Way::Host => return Err(for_slow_path(frame, network, path_mtu)),
-        Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
-        Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
-        Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
-        Way::None => return Err(Stop::Drop(Reason::NoRoute)),
+        Route::Forward { hop, entry } => (hop, entry),
+        Route::Resolve { .. } | Route::Host => return Err(for_slow_path(frame, network, path_mtu)),
+        Route::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
+        Route::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
+        Route::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
+        Route::None => return Err(Stop::Drop(Reason::NoRoute)),
     };
     let egress = rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
     if tables.interfaces.get(usize::from(entry.interface())).is_some_and(|out| out.if_id != 0) {

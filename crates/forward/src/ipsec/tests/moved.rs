@@ -77,6 +77,6 @@ fn an_sa_is_reported_once_a_second() {
     let inbound = bm_ipsec::Inbound::new(&sa, 0).unwrap();
     let mut receiver = Receiver::new(&sa, inbound, Arc::default());
     let times = [0, 1, 999_999_999, 1_000_000_000, 1_999_999_999, 2_000_000_000];
-    let reported = times.map(|now| receiver.report((sa.source, 7), now).is_some());
+    let reported = times.map(|now| receiver.report(sa.source, 7, now).is_some());
     assert_eq!(reported, [true, false, false, true, false, true]);
 }

@@ -8,7 +8,7 @@ use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::{self, Ipv6};
 
 use super::fits;
-use crate::compiled::{Compiled, Egress};
+use crate::compiled::{Egress, WorkerTables};
 use crate::stages::Facts;
 
 /// An address family whose packets are rewritten.
@@ -27,7 +27,7 @@ pub(crate) trait RewriteFamily {
     fn fits(facts: Facts, egress: &Egress, route_mtu: u16) -> bool;
 
     /// The hash of a packet's flow, by which one of several next hops is chosen; `None` if it is malformed.
-    fn flow_hash(compiled: &Compiled, packet: &[u8]) -> Option<u32>;
+    fn flow_hash(compiled: &WorkerTables, packet: &[u8]) -> Option<u32>;
 }
 
 impl RewriteFamily for u32 {
@@ -43,7 +43,7 @@ impl RewriteFamily for u32 {
     }
 
     #[inline(always)]
-    fn flow_hash(compiled: &Compiled, packet: &[u8]) -> Option<u32> {
+    fn flow_hash(compiled: &WorkerTables, packet: &[u8]) -> Option<u32> {
         let by = compiled.flow_ipv4;
         Ipv4::parse(packet).ok().map(|ip| flow::ipv4(&ip, by.policy).hash(by.seed))
     }
@@ -62,7 +62,7 @@ impl RewriteFamily for u128 {
     }
 
     #[inline(always)]
-    fn flow_hash(compiled: &Compiled, packet: &[u8]) -> Option<u32> {
+    fn flow_hash(compiled: &WorkerTables, packet: &[u8]) -> Option<u32> {
         let by = compiled.flow_ipv6;
         Ipv6::parse(packet).ok().map(|ip| flow::ipv6(&ip, by.policy).hash(by.seed))
     }

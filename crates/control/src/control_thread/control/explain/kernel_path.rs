@@ -5,7 +5,7 @@
 
 use bm_fastpath::Interface;
 use bm_fib::next_hop::Action;
-use bm_forward::{Fate, Outcome, Routed, Verdict};
+use bm_forward::{Disposition, Outcome, RouteInfo, Verdict};
 use bm_stats::Reason;
 use bm_wire::ethernet::{Ethernet, ethertype};
 use bm_wire::ipv4::Ipv4;
@@ -99,8 +99,8 @@ fn hops_left(packet: &[u8]) -> u8 {
 }
 
 /// The checks from the lookup on.
-fn leave(input: &Input<'_>, routed: &Routed) -> Option<&'static str> {
-    if let Fate::Dropped(Reason::Ipv4Source | Reason::ReversePath) = input.outcome.fate {
+fn leave(input: &Input<'_>, routed: &RouteInfo) -> Option<&'static str> {
+    if let Disposition::Dropped(Reason::Ipv4Source | Reason::ReversePath) = input.outcome.fate {
         return Some("source");
     }
     match input.action {
@@ -134,15 +134,15 @@ mod tests {
 
     const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-    fn outcome(routed: Option<Routed>, verdict: Option<Verdict>, fate: Fate) -> Outcome {
+    fn outcome(routed: Option<RouteInfo>, verdict: Option<Verdict>, fate: Disposition) -> Outcome {
         Outcome::new(routed, verdict, fate)
     }
 
-    fn routed(destination: &str) -> Routed {
+    fn routed(destination: &str) -> RouteInfo {
         let destination: IpAddr = destination.parse().unwrap();
         let (route, next_hop) = (NextHop(1), NextHop(1));
         let neighbor = Some((1, destination));
-        Routed { interface: 0, vrf: 0, destination, length: 64, route, next_hop, neighbor, mtu: 1500 }
+        RouteInfo { interface: 0, vrf: 0, destination, length: 64, route, next_hop, neighbor, mtu: 1500 }
     }
 
     fn packet(destination: &str, ttl: u8) -> Vec<u8> {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn what_is_forwarded_has_no_cause_and_all_else_that_of_its_counter() {
         let bytes = frame(OWN, OWN, None, &packet("198.51.100.2", 64));
-        let sent = outcome(Some(routed("198.51.100.2")), None, Fate::Sent);
+        let sent = outcome(Some(routed("198.51.100.2")), None, Disposition::Sent);
         assert_eq!(said(&sent, &bytes, FORWARD), None);
         for (action, expected) in [
             (Action::Host, "local"),
@@ -184,30 +184,30 @@ mod tests {
         ] {
             assert_eq!(said(&sent, &bytes, action), Some(expected));
         }
-        let back = Routed { neighbor: Some((0, "192.0.2.9".parse().unwrap())), ..routed("198.51.100.2") };
-        let back = outcome(Some(back), None, Fate::Sent);
+        let back = RouteInfo { neighbor: Some((0, "192.0.2.9".parse().unwrap())), ..routed("198.51.100.2") };
+        let back = outcome(Some(back), None, Disposition::Sent);
         assert_eq!(said(&back, &bytes, FORWARD), Some("same_interface"));
-        let long = Routed { length: 1501, ..routed("198.51.100.2") };
-        assert_eq!(said(&outcome(Some(long), None, Fate::Sent), &bytes, FORWARD), Some("mtu"));
-        let spoofed = outcome(Some(routed("198.51.100.2")), None, Fate::Dropped(Reason::ReversePath));
+        let long = RouteInfo { length: 1501, ..routed("198.51.100.2") };
+        assert_eq!(said(&outcome(Some(long), None, Disposition::Sent), &bytes, FORWARD), Some("mtu"));
+        let spoofed = outcome(Some(routed("198.51.100.2")), None, Disposition::Dropped(Reason::ReversePath));
         assert_eq!(said(&spoofed, &bytes, FORWARD), Some("source"));
         let last_hop = frame(OWN, OWN, None, &packet("198.51.100.2", 1));
         assert_eq!(said(&sent, &last_hop, FORWARD), Some("hops"));
-        let only = outcome(Some(routed("198.51.100.2")), Some(Verdict::LinuxOnly), Fate::Linux);
+        let only = outcome(Some(routed("198.51.100.2")), Some(Verdict::LinuxOnly), Disposition::Linux);
         assert_eq!(said(&only, &bytes, FORWARD), Some("firewall"));
     }
 
     #[test]
     fn frames_that_are_not_routed_have_the_first_cause_that_the_program_finds() {
-        let none = outcome(None, Some(Verdict::Host), Fate::Linux);
+        let none = outcome(None, Some(Verdict::Host), Disposition::Linux);
         let packet = packet("224.0.0.5", 64);
         assert_eq!(said(&none, &frame(OWN, OWN, None, &packet), FORWARD), Some("header"));
         assert_eq!(said(&none, &frame([3; 6], OWN, None, &packet), FORWARD), Some("other_mac"));
         let arp = [&OWN[..], &OWN, &[8, 6], &packet].concat();
         assert_eq!(said(&none, &arp, FORWARD), Some("other_type"));
-        let other = Routed { interface: 1, neighbor: None, ..routed("2001:db8:2::2") };
+        let other = RouteInfo { interface: 1, neighbor: None, ..routed("2001:db8:2::2") };
         let six = frame(OWN, OWN, None, &super::tests::packet("2001:db8:2::2", 64));
-        let other = outcome(Some(other), None, Fate::Sent);
+        let other = outcome(Some(other), None, Disposition::Sent);
         assert_eq!(said(&other, &six, FORWARD), Some("inactive"));
     }
 }
