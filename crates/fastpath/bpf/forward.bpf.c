@@ -21,85 +21,60 @@
 
 #include "xdp.h"
 #include "forward.h"
+#include "filter.h"
+#include "tagged.h"
 #include "hold.h"
 #include "held.h"
 
-static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+/* Decrements the TTL of an untagged frame, and writes its MACs. `type` is constant where this is inlined. */
+static __always_inline enum verdict send_plain(struct xdp_md *ctx, const struct packet *packet, const struct way *way,
+					       __be16 type)
 {
-	struct ipv4 *ip = readdressed(ctx, packet, way, sizeof(*ip));
+	bool ipv4 = type == bpf_htons(ETH_P_IP);
+	void *ip = readdressed(ctx, packet, way, ipv4 ? sizeof(struct ipv4) : sizeof(struct ipv6));
 
 	if (!ip)
 		return PASSED_HEADER;
-	spend_ttl(ip);
+	if (ipv4)
+		spend_ttl(ip);
+	else
+		((struct ipv6 *)ip)->hop_limit--;
 	return FORWARDED;
 }
 
-static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
+/* Forwards an untagged packet of the family with this type, which is constant where this is inlined. */
+static __always_inline enum verdict forward_family(struct xdp_md *ctx, struct packet *packet, __be16 type, int *action)
 {
-	struct ipv6 *ip = readdressed(ctx, packet, way, sizeof(*ip));
-
-	if (!ip)
-		return PASSED_HEADER;
-	ip->hop_limit--;
-	return FORWARDED;
-}
-
-/* Length of a frame as it leaves, including its tag. */
-static __always_inline __u32 sent_bytes(const struct packet *packet, const struct way *way)
-{
-	return sizeof(struct ethernet) + packet->length + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
-}
-
-/* Counts a frame and redirects it. */
-static __always_inline int departed(const struct packet *packet, const struct way *way)
-{
-	count(packet->ingress->interface, FORWARDED, packet->frame, sent_bytes(packet, way));
-	leaves_through(way->egress->ifindex);
-	return bpf_redirect(way->egress->ifindex, 0);
-}
-
-#include "tagged.h"
-
-/* Sends a frame that arrived untagged with a tag. */
-static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const struct packet *packet,
-						  const struct way *way, __be16 type)
-{
-	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way->entry, way->egress);
-}
-
-/* The XDP action, or the negative reason why Linux gets the packet. */
-static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *packet)
-{
-	struct ethernet *eth = packet->data;
+	bool ipv4 = type == bpf_htons(ETH_P_IP);
+	void *ip = packet->data + sizeof(struct ethernet);
 	enum verdict verdict;
 	struct way way;
 
-	if (eth->type == bpf_htons(ETH_P_IP)) {
-		struct ipv4 *ip = (void *)(eth + 1);
-
-		if ((void *)(ip + 1) > packet->end)
-			return -PASSED_HEADER;
-		verdict = route4(packet, ip, &way);
-		if (verdict != FORWARDED)
-			return -verdict;
-		verdict = way.egress->tag ? send_untagged(ctx, packet, &way, eth->type) : send4(ctx, packet, &way);
-		return verdict == FORWARDED ? departed(packet, &way) : -verdict;
-	}
-	if (eth->type == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6 *ip = (void *)(eth + 1);
-
-		if ((void *)(ip + 1) > packet->end)
-			return -PASSED_HEADER;
-		verdict = route6(packet, ip, &way);
-		if (verdict != FORWARDED)
-			return -verdict;
-		verdict = way.egress->tag ? send_untagged(ctx, packet, &way, eth->type) : send6(ctx, packet, &way);
-		return verdict == FORWARDED ? departed(packet, &way) : -verdict;
-	}
-	return -PASSED_OTHER_TYPE;
+	if (ip + (ipv4 ? sizeof(struct ipv4) : sizeof(struct ipv6)) > packet->end)
+		return PASSED_HEADER;
+	verdict = ipv4 ? route4(packet, ip, &way) : route6(packet, ip, &way);
+	if (verdict != FORWARDED)
+		return verdict;
+	if (way.egress->tag)
+		verdict = send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way.entry, way.egress);
+	else
+		verdict = send_plain(ctx, packet, &way, type);
+	if (verdict == FORWARDED)
+		*action = departed(packet, &way);
+	return verdict;
 }
 
-#include "filter.h"
+/* Why Linux gets a packet; FORWARDED if it leaves with the XDP action that is stored. */
+static __always_inline enum verdict forward_packet(struct xdp_md *ctx, struct packet *packet, int *action)
+{
+	const struct ethernet *eth = packet->data;
+
+	if (eth->type == bpf_htons(ETH_P_IP))
+		return forward_family(ctx, packet, bpf_htons(ETH_P_IP), action);
+	if (eth->type == bpf_htons(ETH_P_IPV6))
+		return forward_family(ctx, packet, bpf_htons(ETH_P_IPV6), action);
+	return PASSED_OTHER_TYPE;
+}
 
 /* Sends a claimed frame to the worker of its queue; Linux gets it if there is none, or no slot that AF_XDP could put it in. */
 static __always_inline int claimed(struct xdp_md *ctx, const struct packet *packet)
@@ -114,6 +89,22 @@ static __always_inline int claimed(struct xdp_md *ctx, const struct packet *pack
 	return verdict;
 }
 
+/* Whether filters drop or pass a frame or workers claim it, which is then counted; stores the XDP action. */
+static __always_inline bool filters_take(struct xdp_md *ctx, const struct packet *packet, int *action)
+{
+	enum verdict verdict = filtered(ctx, packet);
+
+	if (verdict == FORWARDED)
+		return false;
+	if (claims_on && verdict == CLAIMED) {
+		*action = claimed(ctx, packet);
+		return true;
+	}
+	count(packet->ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
+	*action = verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
+	return true;
+}
+
 /* Whether tags are parsed: only if there are interfaces with tags, since it costs a call. */
 const volatile __u32 tags_on SEC(".rodata.tags") = 0;
 
@@ -122,8 +113,8 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 {
 	enum verdict verdict;
 	struct packet packet;
+	int action = XDP_PASS;
 	__u32 received;
-	int done;
 
 	packet.data = (void *)(long)ctx->data;
 	packet.end = (void *)(long)ctx->data_end;
@@ -131,26 +122,23 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 	if (!arrived(ctx, &packet))
 		return XDP_PASS;
 	if (packet.data + sizeof(struct ethernet) > packet.end)
-		done = -PASSED_OTHER_TYPE;
-	else if (filters && (verdict = filtered(ctx, &packet)) != FORWARDED)
-		done = -verdict; /* also without a daemon: what Linux forwards then is filtered as before */
+		verdict = PASSED_OTHER_TYPE;
+	else if (filters && filters_take(ctx, &packet, &action))
+		return action; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
-		done = -PASSED_OTHER_MAC;
+		verdict = PASSED_OTHER_MAC;
 	else if (is_unattended())
-		done = -PASSED_UNATTENDED;
+		verdict = PASSED_UNATTENDED;
 	else
-		done = forward_packet(ctx, &packet);
-	if (done >= 0)
-		return done;
-	if (filters && claims_on && done == -CLAIMED)
-		return claimed(ctx, &packet);
+		verdict = forward_packet(ctx, &packet, &action);
+	if (verdict == FORWARDED)
+		return action;
 	received = bpf_xdp_get_buff_len(ctx);
 	/* Only its first buffer can be read here. At tc it can be forwarded (../src/kernel/adapt.rs). */
-	if (done == -PASSED_HEADER && received != packet.frame)
-		done = -PASSED_MTU;
-	/* Linux 6.1 does not track bounds of a negated value. */
-	count(packet.ingress->interface, -done & 31, received, 0);
-	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
+	if (verdict == PASSED_HEADER && received != packet.frame)
+		verdict = PASSED_MTU;
+	count(packet.ingress->interface, verdict, received, 0);
+	return verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
 static __noinline int forward_untagged(struct xdp_md *ctx)
@@ -158,32 +146,25 @@ static __noinline int forward_untagged(struct xdp_md *ctx)
 	return forward(ctx, false);
 }
 
-/* The XDP action for a frame that filters drop or pass or workers claim, which is then counted; 0 for others. */
-static __noinline int filters_take(struct xdp_md *ctx)
+/* The XDP action for a frame that filters or workers take; 0 for others. */
+static __noinline int filter_all(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
-	enum verdict verdict;
+	int action;
 
 	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end)
 		return 0;
-	verdict = filtered(ctx, &packet);
-	if (verdict == FORWARDED)
-		return 0;
-	if (claims_on && verdict == CLAIMED)
-		return claimed(ctx, &packet);
-	count(packet.ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
-	return verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
+	return filters_take(ctx, &packet, &action) ? action : 0;
 }
 
 /* With and without tags: calls, since the stack has no room for both in one function. */
 static __always_inline int forward_all(struct xdp_md *ctx)
 {
 	struct ethernet *eth = (void *)(long)ctx->data;
+	int action = filters_on ? filter_all(ctx) : 0;
 
-	int taken = filters_on ? filters_take(ctx) : 0;
-
-	if (taken)
-		return taken;
+	if (action)
+		return action;
 	if ((void *)(eth + 1) <= (void *)(long)ctx->data_end && is_tag(eth->type))
 		return forward_tagged(ctx);
 	return forward_untagged(ctx);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Frames that arrive or leave with a VLAN tag. They are routed like all others; only the offset of
+ * How frames leave, and those that arrive or leave with a VLAN tag. They are routed like all others; only the offset of
  * the network header differs, and what is written in front of it.
  *
  *     tag -> interface (number 0: the port's own) -> route -> tag of the interface it leaves by, same priority
@@ -10,7 +10,22 @@
  */
 #pragma once
 
+#include "forward.h"
 #include "vlan.h"
+
+/* Length of a frame as it leaves, including its tag. */
+static __always_inline __u32 sent_bytes(const struct packet *packet, const struct way *way)
+{
+	return sizeof(struct ethernet) + packet->length + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
+}
+
+/* Counts a frame and redirects it. */
+static __always_inline int departed(const struct packet *packet, const struct way *way)
+{
+	count(packet->ingress->interface, FORWARDED, packet->frame, sent_bytes(packet, way));
+	leaves_through(way->egress->ifindex);
+	return bpf_redirect(way->egress->ifindex, 0);
+}
 
 /* What send_tagged must know about a frame, in one number. */
 #define FRAME(packet, type, priority, head) \
