@@ -81,7 +81,7 @@ impl Forwarder {
 /// The kernel path, workers and the control thread, as they were started.
 struct Router {
     setup: Setup,
-    driver: Driver,
+    driver: ControlThread,
     context: WorkerContext,
     worker_resources: WorkerResources,
     data_path: DataPath,
@@ -135,7 +135,8 @@ impl Router {
         let options = OpenOptions { opener: opener.as_ref(), claims: claims.as_ref(), is_strict: &|_| true };
         let (opened, ports) = OpenPorts::open(config, plan, kernel_ports, &options)?;
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
-        let driver = Driver::start(config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
+        let driver =
+            ControlThread::start(config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
         let context = WorkerContext {
             published: driver.handle().published().clone(),
             readers,

@@ -12,7 +12,7 @@
 //! All frames of a burst are taken for one family, that of the last burst. If many of a burst are of the other family,
 //! the frames of those that follow are sorted by their type, and those of each family go through chunks of their own.
 
-use bm_fib::published::Point;
+use bm_fib::published::Epoch;
 use bm_fib::{Fib, Form};
 use bm_frame::{AnyFrame, BURST, Mask};
 use bm_stats::Reason;
@@ -135,8 +135,8 @@ impl FastPath {
 
     /// Before the bursts of a port.
     #[inline]
-    pub fn arrive_on(&mut self, from: &InputPort<'_>, point: Point, now_ns: u64) {
-        self.hop_caches.arrive_on(from.number, from.view.untagged, point, now_ns);
+    pub fn arrive_on(&mut self, from: &InputPort<'_>, epoch: Epoch, now_ns: u64) {
+        self.hop_caches.arrive_on(from.number, from.view.untagged, epoch, now_ns);
     }
 
     /// Rewrites the plain frames of a burst, and stores their ports; returns the places of all others. Frames that filters

@@ -1,10 +1,10 @@
 //! The next hops of most packets, each with what must be stored in a frame and compared with it.
 //!
-//! What is cached about a next hop is valid until the readers' retirements move on ([`Point`]): whatever changes a
-//! next hop or the tables moves them, so a worker sees the change with its next burst, as it does a new table.
+//! What is cached about a next hop is valid within an [`Epoch`] of the tables: whatever changes a next hop or the tables
+//! begins a new one, so a worker sees the change with its next burst, as it does a new table.
 
 use bm_fib::NextHop;
-use bm_fib::published::Point;
+use bm_fib::published::Epoch;
 use bm_wire::Family;
 
 use crate::stages::rewrite::mtu;
@@ -40,9 +40,9 @@ impl HopCaches {
     /// Before the bursts of a port, which has the interface `came_in` for untagged frames: see
     /// [`HopCache::keep_if_same`].
     #[inline]
-    pub fn arrive_on(&mut self, port: usize, came_in: Option<u16>, point: Point, now_ns: u64) {
+    pub fn arrive_on(&mut self, port: usize, came_in: Option<u16>, epoch: Epoch, now_ns: u64) {
         self.now = port.min(self.ports.len() - 1);
-        self.ports[self.now].keep_if_same(came_in, point, now_ns);
+        self.ports[self.now].keep_if_same(came_in, epoch, now_ns);
     }
 
     /// The cache for frames of the port.
@@ -59,8 +59,8 @@ pub(super) struct HopCache {
     least_mtu: u16,
     /// The interface on which untagged frames come in.
     came_in: Option<u16>,
-    /// Where the readers' retirements stood, and in which period of time.
-    since: (Point, u64),
+    /// The epoch of the tables, and the period of time.
+    since: (Epoch, u64),
 }
 
 /// The number of entries, one for each low part of the index: a power of two.
@@ -74,14 +74,14 @@ impl HopCache {
         let none = CachedHop { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
         let mut hops = [none; CACHED];
         hops[CACHED - 1].hop = NextHop(0);
-        Self { hops, least_mtu: u16::MAX, came_in: None, since: (Point::default(), 0) }
+        Self { hops, least_mtu: u16::MAX, came_in: None, since: (Epoch::default(), 0) }
     }
 
     /// Before a burst: clears the cache if something has changed, and from time to time, so that next hops in use are
     /// marked.
     #[inline]
-    pub fn keep_if_same(&mut self, came_in: Option<u16>, point: Point, now_ns: u64) {
-        let since = (point, now_ns >> PERIOD_LOG2);
+    pub fn keep_if_same(&mut self, came_in: Option<u16>, epoch: Epoch, now_ns: u64) {
+        let since = (epoch, now_ns >> PERIOD_LOG2);
         if self.since != since || self.came_in != came_in {
             *self = Self { since, came_in, ..Self::new() };
         }
@@ -177,20 +177,20 @@ mod tests {
         let hop =
             (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");
         let mut cache = HopCache::new();
-        let looked = |cache: &mut HopCache, point, now_ns| {
-            cache.keep_if_same(None, point, now_ns);
+        let looked = |cache: &mut HopCache, epoch, now_ns| {
+            cache.keep_if_same(None, epoch, now_ns);
             let was_cached = cache.hops[hop.index() % CACHED].hop == hop;
             cache.of(&tables, hop);
             !was_cached
         };
         let readers = bm_fib::published::Readers::new();
         let reader = readers.register();
-        assert!(looked(&mut cache, reader.point(), 0));
-        assert!(!looked(&mut cache, reader.point(), (1 << PERIOD_LOG2) - 1));
-        assert!(looked(&mut cache, reader.point(), 1 << PERIOD_LOG2));
-        readers.retire_point();
-        assert!(looked(&mut cache, reader.point(), 1 << PERIOD_LOG2));
-        assert!(!looked(&mut cache, reader.point(), 1 << PERIOD_LOG2));
+        assert!(looked(&mut cache, reader.epoch(), 0));
+        assert!(!looked(&mut cache, reader.epoch(), (1 << PERIOD_LOG2) - 1));
+        assert!(looked(&mut cache, reader.epoch(), 1 << PERIOD_LOG2));
+        readers.begin_epoch();
+        assert!(looked(&mut cache, reader.epoch(), 1 << PERIOD_LOG2));
+        assert!(!looked(&mut cache, reader.epoch(), 1 << PERIOD_LOG2));
         assert!(
             HopCache::new().hops.iter().enumerate().all(|(at, cached)| cached.hop.index() % CACHED != at)
         );

@@ -3,7 +3,7 @@
 //! If a frame is not plain, or a link has no room, the frames are received as a burst, and take the way of all others
 //! from there.
 
-use bm_frame::{AnyFrame, BURST, Columns, Frame, Mask, MbufFrame, Picked};
+use bm_frame::{AnyFrame, BURST, Columns, Frame, Mask, MbufFrame, PickedFrames};
 use bm_graph::Io;
 
 use super::burst::{FastBurst, FastPath};
@@ -14,9 +14,9 @@ pub(crate) enum LinkResult {
     /// They were left alone.
     Untried,
     /// All of them have been sent: the number of packets, and of bytes.
-    AllSent(Picked),
+    AllSent(PickedFrames),
     /// `count` were rewritten, except for those at the places in `left`. Some may have been sent.
-    Rewritten { count: usize, sent: Picked, left: Mask },
+    Rewritten { count: usize, sent: PickedFrames, left: Mask },
 }
 
 impl LinkResult {
@@ -26,8 +26,8 @@ impl LinkResult {
     }
 
     /// How many of them are on their way.
-    pub fn sent(&self) -> Picked {
-        if let Self::Rewritten { sent, .. } = self { *sent } else { Picked::default() }
+    pub fn sent(&self) -> PickedFrames {
+        if let Self::Rewritten { sent, .. } = self { *sent } else { PickedFrames::default() }
     }
 
     /// Which of them are left to the stages, if this is known.
@@ -60,7 +60,7 @@ impl FastPath {
         let sent = match left.is_empty() && burst.refused.mask.is_empty() {
             true if mbufs => io.scatter_waiting(input, ways, outputs, &mut burst.leaving_mbufs),
             true => io.scatter_waiting(input, ways, outputs, &mut burst.leaving),
-            false => Picked::default(),
+            false => PickedFrames::default(),
         };
         match count {
             0 => LinkResult::Untried,
