@@ -2,6 +2,7 @@
 //!
 //! It accepts whatever the peer sends, and keeps the session up as long as it exists.
 
+use crate::PATIENCE;
 use crate::netns::Namespace;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,9 +18,6 @@ const KEEPALIVE: u8 = 4;
 const HEADER_LEN: usize = 19;
 /// Bytes of the longest message.
 const MESSAGE_MAX: usize = 4096;
-/// How long the peer may take to listen and to open the session.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// A session with the router.
 pub struct Speaker {
     stream: TcpStream,

@@ -10,14 +10,11 @@ use crate::binary::binary;
 use crate::command::{Running, finish};
 use crate::netns::Namespace;
 use crate::sys::PacketSocket;
-use crate::{audit, report, sys};
+use crate::{PATIENCE, audit, report, sys};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// How long the daemon may take for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A switch and its far ends.
 pub struct Bridge {

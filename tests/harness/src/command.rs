@@ -2,13 +2,10 @@
 
 use crate::binary::binary;
 use crate::netns::Namespace;
-use crate::{mounts, sys};
+use crate::{PATIENCE, mounts, sys};
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// How long a command may take unless its caller says otherwise.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A command that will start brickmoon in the machine's network namespace, with the tests' own bpffs mounted: what it
 /// mounts and pins is gone after the test. `None` if there is no binary.
@@ -16,6 +13,12 @@ pub fn brickmoon() -> Option<Command> {
     let mut command = Command::new(binary()?);
     sys::start_within(&mut command, None, mounts::descriptor());
     Some(command)
+}
+
+/// How many frames were dropped for a reason, in the output of `show drops`.
+pub(crate) fn frames_dropped(shown: &serde_json::Value, reason: &str) -> u64 {
+    let drops = shown["drops"].as_array().into_iter().flatten();
+    drops.filter(|drop| drop["reason"] == reason).filter_map(|drop| drop["frames"].as_u64()).sum()
 }
 
 impl Namespace {

@@ -8,15 +8,12 @@
 use crate::binary::binary;
 use crate::netns::Namespace;
 use crate::packet::{Ip4, Ip6, ip_frame, routed};
-use crate::{command, report, sys};
+use crate::{PATIENCE, command, report, sys};
 use bm_wire::Mac;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A daemon running in a namespace, with its socket and log in a folder of its own.
 pub struct Daemon<'a> {
@@ -96,6 +93,11 @@ impl<'a> Daemon<'a> {
             return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)));
         }
         serde_json::from_slice(&output.stdout).map_err(|error| format!("{line}: {error}"))
+    }
+
+    /// How many frames it has dropped for this reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        command::frames_dropped(&self.ask(&["show", "drops"]), reason)
     }
 
     /// The error of a command that must fail.

@@ -1,5 +1,6 @@
 //! FRR's zebra and bgpd in a namespace, with their own files, independent of any FRR on the machine.
 
+use crate::PATIENCE;
 use crate::command::Running;
 use crate::netns::Namespace;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +12,6 @@ use std::time::{Duration, Instant};
 const FOLDER: &str = "/usr/lib/frr";
 /// Receive buffer of zebra's netlink sockets: the default overruns at full speed.
 const NETLINK_BUFFER: &str = "90000000";
-/// How long a daemon may take to listen.
-const PATIENCE: Duration = Duration::from_secs(15);
-
 /// Both daemons; dropping it ends them and removes their files. The routes that they added stay.
 pub struct Frr {
     // Before the folder, which must outlive the daemons.

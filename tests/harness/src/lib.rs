@@ -47,3 +47,13 @@ pub mod spread;
 pub mod subject;
 pub mod sys;
 pub mod usage;
+
+use std::time::Duration;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for so many milliseconds, in which something must go on or must not happen.
+pub fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}

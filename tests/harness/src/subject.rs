@@ -226,6 +226,11 @@ impl Router<'_> {
         daemon.json(&daemon.ask(self.namespace, command, &[arguments, &["--json"]].concat()))
     }
 
+    /// How many frames brickmoon has dropped for this reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        crate::command::frames_dropped(&self.json(&["show", "drops"]), reason)
+    }
+
     /// The output of the most informative commands, for a failing test.
     pub fn status_text(&self) -> String {
         let message = |words: &[&str]| {

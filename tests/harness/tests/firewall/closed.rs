@@ -8,7 +8,7 @@ use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, Ip6, echo4, ip_frame, reply4, routed};
 use bm_tests::subject::{Router, Subject};
 use bm_tests::sys::{self, PacketSocket};
-use bm_tests::{command, report};
+use bm_tests::{PATIENCE, command, report};
 use bm_wire::Mac;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -31,9 +31,6 @@ source = '2001:db8::/32'
 ";
 /// How many times each packet is sent.
 const ROUNDS: u16 = 20;
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Runs a test on each path, with the three links as ports and a configuration.
 fn with(test: &str, config: &str, action: impl Fn(&Lab, &mut Router, &str)) {
     with_paths(test, &["kernel", "user"], config, action);

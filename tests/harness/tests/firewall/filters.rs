@@ -59,12 +59,6 @@ fn matched(router: &Router, name: &str) -> u64 {
     filters.find(|filter| filter["name"] == name).map_or(0, |filter| filter["packets"].as_u64().unwrap_or(0))
 }
 
-fn dropped(router: &Router, reason: &str) -> u64 {
-    let shown = shown(router, "drops");
-    let mut drops = shown["drops"].as_array().into_iter().flatten();
-    drops.find(|drop| drop["reason"] == reason).map_or(0, |drop| drop["frames"].as_u64().unwrap_or(0))
-}
-
 #[test]
 fn rules_drop_and_are_counted_by_name() {
     with_config("rules", RULES, |lab, router| {
@@ -85,7 +79,7 @@ fn rules_drop_and_are_counted_by_name() {
         tiny.payload.truncate(8);
         assert!(!passes(lab, Side::Snk, &tiny.bytes()));
         assert_eq!((matched(router, "no-telnet"), matched(router, "net-10-2")), (2, 3));
-        assert_eq!((dropped(router, "filter"), dropped(router, "tiny_fragment")), (5, 1));
+        assert_eq!((router.dropped("filter"), router.dropped("tiny_fragment")), (5, 1));
         let metrics = metrics(router);
         for line in ["brickmoon_filter_packets_total{rule=\"no-telnet\"} 2", "reason=\"tiny_fragment\"} 1"] {
             assert!(metrics.contains(line), "{line} is not in\n{metrics}");
@@ -109,11 +103,7 @@ fn tags_do_not_hide_packets_from_filters() {
         for tags in 0..=5 {
             assert_eq!((out_of(tags, 22), out_of(tags, 23)), (tags <= 2, false), "{tags} tags");
         }
-        assert_eq!(
-            (matched(router, "no-telnet"), dropped(router, "filter")),
-            (3, 9),
-            "also on the user path"
-        );
+        assert_eq!((matched(router, "no-telnet"), router.dropped("filter")), (3, 9), "also on the user path");
     });
 }
 
@@ -179,13 +169,13 @@ fn sources_are_checked_as_the_configuration_says() {
         {
             let reply = router.reload_with(&config(rule)).expect("a daemon");
             assert!(reply.status.success(), "{}", String::from_utf8_lossy(&reply.stderr));
-            let before = dropped(router, "reverse_path");
+            let before = router.dropped("reverse_path");
             let found = [near, far, unknown].map(|source| passes(lab, Side::Snk, &from(source)));
             assert_eq!(found, through, "{rule}");
             let found = [near6, far6, unknown6].map(|source| passes(lab, Side::Snk, &from6(source)));
             assert_eq!(found, through, "{rule}, IPv6");
             let lost = 2 * through.iter().filter(|through| !**through).count() as u64;
-            assert_eq!(dropped(router, "reverse_path") - before, lost, "{rule}");
+            assert_eq!(router.dropped("reverse_path") - before, lost, "{rule}");
         }
     });
 }
@@ -220,7 +210,7 @@ fn feasible_sources_may_use_routes_that_are_not_the_best() {
         lab.rtr.run("ip -6 route del 2001:db8:a000::/36 via 2001:db8:1::2 metric 5000");
         router.settle();
         both(false, "it is gone");
-        assert_eq!(dropped(router, "reverse_path"), 6);
+        assert_eq!(router.dropped("reverse_path"), 6);
     });
 }
 
@@ -235,7 +225,7 @@ fn the_rate_of_a_source_is_limited() {
         report::say(&format!("filters: 5000 packets a second, 500 allowed: {outcome}"));
         assert!(received <= allowed && received > 500.0 * 0.7, "{received} of {allowed:.0}: {outcome}");
         // A busy machine loses some in front of the router, too.
-        let (limited, lost) = (dropped(router, "rate_limit"), u64::from(outcome.lost()));
+        let (limited, lost) = (router.dropped("rate_limit"), u64::from(outcome.lost()));
         assert!(limited <= lost && limited >= lost - lost / 20, "{limited} of {lost}: {outcome}");
     });
 }

@@ -9,11 +9,8 @@ use bm_tests::daemon::eventually;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
 use bm_tests::subject::{Router, Subject, each};
-use bm_tests::{command, report};
+use bm_tests::{PATIENCE, command, report};
 use std::time::{Duration, Instant};
-
-/// How long a busy machine may take to follow a change of a rule.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A packet that a host behind `s0` sends, where it comes out, and whether it must.
 struct Packet {

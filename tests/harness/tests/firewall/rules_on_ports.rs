@@ -6,13 +6,11 @@ use bm_tests::netns::Namespace;
 use bm_tests::packet::{Ip4, ip_frame, routed};
 use bm_tests::subject::{Router, Subject};
 use bm_tests::sys::PacketSocket;
-use bm_tests::{command, report};
+use bm_tests::{PATIENCE, command, report};
 use bm_wire::Mac;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a busy machine may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to wait for packets that must not come.
 const QUIET: Duration = Duration::from_millis(100);
 /// The host behind the port.

@@ -5,13 +5,14 @@
 //! ```
 
 use bm_tests::daemon::{Daemon, eventually, mac, ping};
-use bm_tests::netns::Namespace;
 use bm_tests::packet::Ip4;
 use bm_tests::sys::PacketSocket;
 use std::net::UdpSocket;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
+
+use super::gateways::{ESP, Gateways};
 
 mod by_linux;
 mod inbound;
@@ -19,24 +20,18 @@ mod numbers;
 mod path_mtu;
 mod several;
 
-const ESP: u8 = 50;
 const PATIENCE: Duration = Duration::from_secs(1);
 const KEYS: [&str; 2] =
     ["0x1f2e3d4c5b6a79880102030405060708a1b2c3d4", "0x90817263544536271112131415161718d4c3b2a1"];
 
 /// The hosts, the gateways and the net between these.
-struct Net {
-    test: &'static str,
-    a: Namespace,
-    b: Namespace,
-    gateways: [Namespace; 2],
-    net: Namespace,
-    folder: PathBuf,
-}
+struct Net(Gateways);
 
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _gone = std::fs::remove_dir_all(&self.folder);
+impl Deref for Net {
+    type Target = Gateways;
+
+    fn deref(&self) -> &Gateways {
+        &self.0
     }
 }
 
@@ -45,35 +40,11 @@ impl Net {
         Self::with_queues(test, "")
     }
 
-    /// The same; `queues` is for each interface, in the words of `ip link`.
+    /// `queues` is for each interface, in the words of `ip link`.
     fn with_queues(test: &'static str, queues: &str) -> Self {
-        let namespace = |role: &str| Namespace::new(test, role);
-        let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for configurations");
-        let gateways = [namespace("g1"), namespace("g2")];
-        let net =
-            Self { test, a: namespace("a"), b: namespace("b"), gateways, net: namespace("net"), folder };
-        for (n, host) in [(0, &net.a), (1, &net.b)] {
-            let (gateway, lan) = (&net.gateways[n], n + 1);
-            let peer =
-                |name: &str| format!("{queues} type veth peer name {name} netns {} {queues}", gateway.name());
-            host.ip(&format!("link add eth0 {}", peer("lan")));
-            net.net.ip(&format!("link add m{lan} {}", peer("wan")));
-            let [own, other] =
-                if n == 0 { ["192.0.2", "10.2.0.0/24"] } else { ["198.51.100", "10.1.0.0/24"] };
-            host.ip(&format!(
-                "addr add 10.{lan}.0.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.{lan}.0.1"
-            ));
-            net.net.ip(&format!("addr add {own}.9/24 dev m{lan}\nlink set m{lan} up"));
-            gateway.set(&[("net.ipv4.ip_forward", "1")]);
-            gateway.ip(&format!(
-                "link set lo up\naddr add 10.{lan}.0.1/24 dev lan\nlink set lan up\naddr add {own}.1/24 dev wan\n\
-                 link set wan up\nroute add default via {own}.9\nroute add {other} via {own}.9"
-            ));
-            // Nobody in the net completes the checksums of hosts.
-            host.run("ethtool -K eth0 tx off");
-        }
-        net.net.set(&[("net.ipv4.ip_forward", "1")]);
+        let net = Self(Gateways::new(test, queues, &[]));
+        net.gateways[0].ip("route add 10.2.0.0/24 via 192.0.2.9");
+        net.gateways[1].ip("route add 10.1.0.0/24 via 198.51.100.9");
         net
     }
 
@@ -126,14 +97,7 @@ impl Net {
     /// crosses the net in clear. Returns how many ESP packets of the first gateway did.
     fn nothing_in_clear(&self, what: &str, action: impl FnOnce()) -> usize {
         let seen = self.net.packet_socket("m1");
-        let mut pings = self.a.command("ping");
-        pings.args(["-i", "0.002", "-s", "1000", "10.2.0.2"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut pings = pings.spawn().expect("there is ping");
-        std::thread::sleep(Duration::from_millis(200));
-        action();
-        std::thread::sleep(Duration::from_millis(300));
-        pings.kill().expect("it runs");
-        pings.wait().expect("it runs");
+        self.ping_during(action);
         let crossed = Self::crossed(&seen);
         let clear = crossed.iter().filter(|(_, frame)| frame.get(26..30) == Some(&[10, 1, 0, 2])).count();
         assert_eq!(clear, 0, "{what}: of {} packets\n{}", crossed.len(), self.in_kernel());
@@ -159,12 +123,6 @@ impl Net {
 fn sa<'v>(shown: &'v serde_json::Value, name: &str) -> &'v serde_json::Value {
     let sas = shown["sas"].as_array().expect("a list");
     sas.iter().find(|sa| sa["name"] == name).expect("an SA of this name")
-}
-
-fn dropped(daemon: &Daemon<'_>, reason: &str) -> u64 {
-    let shown = daemon.ask(&["show", "drops"]);
-    let mut drops = shown["drops"].as_array().into_iter().flatten();
-    drops.find(|drop| drop["reason"] == reason).map_or(0, |drop| drop["frames"].as_u64().unwrap_or(0))
 }
 
 #[test]
@@ -219,7 +177,7 @@ fn path_mtu(net: &Net, one: &Daemon<'_>) {
         let _refused = net.a.try_run("ping -M do -c 1 -W 1 -s 1450 10.2.0.2");
         route().contains("mtu 1446")
     });
-    assert!(dropped(one, "ipsec_too_big") >= 1);
+    assert!(one.dropped("ipsec_too_big") >= 1);
     let fits = net.a.run("ping -M do -c 3 -i 0.1 -s 1418 10.2.0.2");
     assert!(fits.contains("3 received"), "{fits}");
 }
@@ -232,13 +190,13 @@ fn forged(net: &Net, two: &Daemon<'_>, esp: &[u8]) {
     wire.send(esp).expect("a frame");
     wire.send(&no_sa).expect("a frame");
     eventually("a replay and a wrong SPI are counted", || {
-        dropped(two, "ipsec_replay") == 1 && dropped(two, "ipsec_no_sa") == 1
+        two.dropped("ipsec_replay") == 1 && two.dropped("ipsec_no_sa") == 1
     });
     // What should have been encrypted.
     let clear = Ip4::udp("10.1.0.2", "10.2.0.2", 20).bytes();
     while host.receive().expect("frames of the other host").is_some() {}
     wire.send(&[&esp[..12], &[8, 0], &clear].concat()).expect("a frame");
-    eventually("a packet in clear is counted", || dropped(two, "ipsec_policy") == 1);
+    eventually("a packet in clear is counted", || two.dropped("ipsec_policy") == 1);
     assert_eq!(Net::crossed(&host), [], "nothing of it reached the host");
 }
 
@@ -248,7 +206,7 @@ fn an_expired_sa_sends_nothing_in_clear() {
     let (Some(one), Some(two)) = (net.start(0, "hard_packets = 3"), net.start(1, "")) else { return };
     let seen = net.net.packet_socket("m1");
     let _lost = net.a.try_run("ping -c 8 -i 0.1 -W 1 10.2.0.2");
-    eventually("the SA ends", || dropped(&one, "ipsec_lifetime") >= 3);
+    eventually("the SA ends", || one.dropped("ipsec_lifetime") >= 3);
     let crossed = Net::crossed(&seen);
     let from_one = crossed.iter().filter(|(_, frame)| frame.get(26..30) == Some(&[192, 0, 2, 1]));
     assert_eq!(from_one.map(|(protocol, _)| *protocol).collect::<Vec<_>>(), [ESP; 3]);
@@ -270,7 +228,7 @@ fn a_killed_gateway_goes_on_with_new_numbers() {
     // The other end accepts them: they are above all that were used before.
     ping(&net.a, "10.2.0.2", 56, 62);
     assert!(sequence(&one) > before.map(|number| number + 1_000_000), "{before:?}");
-    assert_eq!(dropped(&two, "ipsec_replay"), 0);
+    assert_eq!(two.dropped("ipsec_replay"), 0);
     one.stop();
     two.stop();
 }

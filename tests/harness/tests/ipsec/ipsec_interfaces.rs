@@ -11,60 +11,37 @@
 use bm_tests::daemon::{Daemon, eventually, ping};
 use bm_tests::netns::Namespace;
 use bm_tests::sys::PacketSocket;
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::ops::Deref;
 
-const ESP: u8 = 50;
+use super::gateways::{ESP, Gateways};
+
 const ENDS: [&str; 2] = ["192.0.2.1", "198.51.100.1"];
 
 /// The hosts, the gateways and the net between these.
-struct Net {
-    a: Namespace,
-    b: Namespace,
-    gateways: [Namespace; 2],
-    net: Namespace,
-    folder: PathBuf,
-}
+struct Net(Gateways);
 
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _gone = std::fs::remove_dir_all(&self.folder);
+impl Deref for Net {
+    type Target = Gateways;
+
+    fn deref(&self) -> &Gateways {
+        &self.0
     }
 }
 
 impl Net {
     fn new(test: &'static str) -> Self {
-        let namespace = |role: &str| Namespace::new(test, role);
-        let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for configurations");
-        let gateways = [namespace("g1"), namespace("g2")];
-        let net = Self { a: namespace("a"), b: namespace("b"), gateways, net: namespace("net"), folder };
-        for (n, host) in [(0, &net.a), (1, &net.b)] {
+        // Linux would send router solicitations through the tunnels.
+        let net = Self(Gateways::new(test, "", &[("net.ipv6.conf.default.disable_ipv6", "1")]));
+        for (n, host) in net.hosts().into_iter().enumerate() {
             let (gateway, lan) = (&net.gateways[n], n + 1);
-            host.ip(&format!("link add eth0 type veth peer name lan netns {}", gateway.name()));
-            net.net.ip(&format!("link add m{lan} type veth peer name wan netns {}", gateway.name()));
-            let own = ["192.0.2", "198.51.100"][n];
-            host.ip(&format!(
-                "addr add 10.{lan}.0.2/24 dev eth0\naddr add 10.1{lan}.0.2/24 dev eth0\nlink set eth0 up\n\
-                 route add default via 10.{lan}.0.1"
-            ));
-            net.net.ip(&format!("addr add {own}.9/24 dev m{lan}\nlink set m{lan} up"));
-            // Linux would send router solicitations through the tunnels.
-            gateway.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.default.disable_ipv6", "1")]);
-            gateway.ip(&format!(
-                "link set lo up\naddr add 10.{lan}.0.1/24 dev lan\naddr add 10.1{lan}.0.1/24 dev lan\nlink set lan up\n\
-                 addr add {own}.1/24 dev wan\nlink set wan up\nroute add default via {own}.9"
-            ));
+            host.ip(&format!("addr add 10.1{lan}.0.2/24 dev eth0"));
+            gateway.ip(&format!("addr add 10.1{lan}.0.1/24 dev lan"));
             for device in ["ipsec0", "ipsec1", "ipsec2"] {
                 net.add_device(n, device);
             }
             gateway.ip(&format!("addr add 10.99.0.{lan}/30 dev ipsec0"));
             net.add_routes(n);
-            // Nobody in the net completes the checksums of hosts.
-            host.run("ethtool -K eth0 tx off");
         }
-        net.net.set(&[("net.ipv4.ip_forward", "1")]);
         net
     }
 
@@ -129,14 +106,7 @@ impl Net {
     /// clear.
     fn nothing_in_clear(&self, action: impl FnOnce()) -> usize {
         let seen = self.net.packet_socket("m1");
-        let mut pings = self.a.command("ping");
-        pings.args(["-i", "0.002", "-s", "1000", "10.2.0.2"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut pings = pings.spawn().expect("there is ping");
-        std::thread::sleep(Duration::from_millis(200));
-        action();
-        std::thread::sleep(Duration::from_millis(300));
-        pings.kill().expect("it runs");
-        pings.wait().expect("it runs");
+        self.ping_during(action);
         self.crossed(&seen).len()
     }
 }
@@ -144,12 +114,6 @@ impl Net {
 /// The SPI of packets from a gateway, on an interface.
 fn spi(number: u32, from: usize) -> u32 {
     0x1000 + 0x10 * number + from as u32
-}
-
-fn dropped(daemon: &Daemon<'_>, reason: &str) -> u64 {
-    let shown = daemon.ask(&["show", "drops"]);
-    let mut drops = shown["drops"].as_array().into_iter().flatten();
-    drops.find(|drop| drop["reason"] == reason).map_or(0, |drop| drop["frames"].as_u64().unwrap_or(0))
 }
 
 /// What one ping prints that gets no answer.
@@ -214,12 +178,12 @@ fn errors(net: &Net, one: &Daemon<'_>, two: &Daemon<'_>) {
     // Each router shows itself, the second one from within the tunnel.
     assert!(error(&net.a, "-t 1 10.2.0.2").contains("From 10.1.0.1"));
     assert!(error(&net.a, "-t 2 10.2.0.2").contains("From 10.99.0.2"));
-    assert_eq!(dropped(two, "ttl_exceeded"), 1);
+    assert_eq!(two.dropped("ttl_exceeded"), 1);
     // No policy, no SA: the source is told.
-    let before = dropped(one, "ipsec_policy");
+    let before = one.dropped("ipsec_policy");
     let said = error(&net.a, "10.9.0.2");
     assert!(said.contains("From 10.1.0.1") && said.contains("Destination Host Unreachable"), "{said}");
-    assert_eq!(dropped(one, "ipsec_policy"), before + 1);
+    assert_eq!(one.dropped("ipsec_policy"), before + 1);
     // The MTU of the interface, and that of the tunnel.
     let route = || net.a.run("ip route get 10.2.0.2");
     let learns = |mtu: u32| {

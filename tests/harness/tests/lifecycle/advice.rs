@@ -3,10 +3,7 @@
 use bm_tests::daemon::Daemon;
 use bm_tests::foreign::ForeignProgram;
 use bm_tests::netns::Namespace;
-use bm_tests::{command, report, subject};
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use bm_tests::{PATIENCE, command, report, subject};
 
 /// A namespace with a veth r0, whose other end k0 is in a second one.
 fn veth(test: &str) -> Option<(Namespace, Namespace)> {

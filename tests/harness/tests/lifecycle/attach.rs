@@ -1,5 +1,6 @@
 //! What the kernel path is attached to: as the configuration says, or as what comes asks for.
 
+use bm_tests::PATIENCE;
 use bm_tests::lab::{Ends, Lab};
 use bm_tests::packet::{Ip4, ip_frame};
 use bm_tests::report;
@@ -14,8 +15,6 @@ use std::time::{Duration, Instant};
 const ALL: [&str; 3] = ["r0", "r1", "r2"];
 /// The sink's address on its first link.
 const SINK: &str = "198.51.100.2";
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// What each port is attached to, and why.
 fn attached(router: &Router) -> Vec<(String, String)> {
     let ports = router.json(&["show", "ports"]);

@@ -6,15 +6,13 @@ use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::netlink::Requests;
 use bm_tests::subject::{self, Router, Subject};
 use bm_tests::usage::Usage;
-use bm_tests::{command, report, sys};
+use bm_tests::{PATIENCE, command, report, sys};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Number of connections that send nothing.
 const IDLE: usize = 980;
 

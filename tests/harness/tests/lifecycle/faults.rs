@@ -8,6 +8,7 @@
 use bm_tests::faults::{CONTROL_CLOCK, Failed, Faults};
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES};
+use bm_tests::pause;
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use std::time::{Duration, Instant};
@@ -53,19 +54,14 @@ fn recovered(router: &mut Router, process: Option<u32>, after: u64) {
     }
 }
 
-/// Waits long enough for the daemon to follow a change.
-fn pause() {
-    std::thread::sleep(Duration::from_millis(10));
-}
-
 /// Injects faults with one seed, while something changes.
 fn one_seed(lab: &Lab, faults: &Faults, seed: u64) -> Failed {
     let [change, back] = CHANGES[seed as usize % CHANGES.len()];
     faults.begin(seed, 16 << (seed % 5)).expect("the file is there");
     lab.rtr.run(change);
-    pause();
+    pause(10);
     lab.rtr.run(back);
-    pause();
+    pause(10);
     faults.end().expect("the file is there")
 }
 

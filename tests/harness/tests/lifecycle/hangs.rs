@@ -7,7 +7,7 @@ use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::packet::{Ip4, routed};
 use bm_tests::subject::{self, Router, Subject};
 use bm_tests::sys::{self, Frozen};
-use bm_tests::{command, report};
+use bm_tests::{PATIENCE, command, report};
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -15,9 +15,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
-
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A daemon whose standard error is a pipe that is not read.
 struct Unread<'a> {

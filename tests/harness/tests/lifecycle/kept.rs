@@ -7,6 +7,7 @@ use bm_tests::binary::binary;
 use bm_tests::command;
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
+use bm_tests::pause;
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +19,6 @@ const SHORT_GRACE: &str = "[daemon]\nkernel_grace_s = 1\n";
 
 fn stream() -> Stream {
     Stream::to_all(&["10.9.9.9", "2001:db8:a000::9", "10.1.1.200"], RATE)
-}
-
-fn pause(millis: u64) {
-    std::thread::sleep(Duration::from_millis(millis));
 }
 
 /// Runs a test on the kernel path.

@@ -4,6 +4,7 @@
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::pause;
 use bm_tests::report;
 use bm_tests::responder::Responder;
 use bm_tests::subject::{Router, Subject, each};
@@ -17,10 +18,6 @@ const GAP_MAX: Duration = Duration::from_secs(1);
 
 fn stream() -> Stream {
     Stream::to_all(&["10.9.9.9", "2001:db8:a000::9", "10.1.1.200"], RATE)
-}
-
-fn pause(millis: u64) {
-    std::thread::sleep(Duration::from_millis(millis));
 }
 
 #[track_caller]

@@ -1,6 +1,7 @@
 //! Ports follow their interfaces by name: deleted and created again, late, renamed, refused; and `reload` adds and
 //! removes ports on every path. What happens to one port does not affect the others.
 
+use bm_tests::PATIENCE;
 use bm_tests::daemon::eventually;
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::foreign::ForeignProgram;
@@ -12,9 +13,6 @@ use bm_tests::sys::{self, PacketSocket};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The three links as ports with these paths.
 fn ports(paths: [&str; 3]) -> String {

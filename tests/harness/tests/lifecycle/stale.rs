@@ -6,6 +6,7 @@
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::packet::{Ip4, routed};
+use bm_tests::pause;
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use bm_tests::sys;
@@ -52,10 +53,6 @@ an IPsec policy is added | ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/1
 a qdisc is added | tc qdisc add dev x0 root tbf rate 1gbit burst 100k latency 50ms | tc qdisc del dev x0 root
 ";
 
-fn pause(time: Duration) {
-    std::thread::sleep(time);
-}
-
 /// Runs a test on the kernel path with the settings of [`BEFORE`].
 fn on_kernel(test: &str, action: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
@@ -80,7 +77,7 @@ fn stream() -> Stream {
 fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> Duration {
     while by_linux(lab) == before {
         assert!(since.elapsed() < Duration::from_secs(20), "{what}: Linux does not forward");
-        pause(Duration::from_micros(200));
+        std::thread::sleep(Duration::from_micros(200));
     }
     since.elapsed()
 }
@@ -88,12 +85,12 @@ fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> D
 /// Kills the daemon during a stream and makes a change; returns how long it took until Linux forwarded.
 fn handed_over(lab: &Lab, router: &mut Router, what: &str, change: &str) -> Duration {
     let (took, outcome) = stream().during(lab, || {
-        pause(Duration::from_millis(100));
+        pause(100);
         router.kill();
         // Long enough for the end of the process to be complete, so that only the change matters.
-        pause(Duration::from_millis(400));
+        pause(400);
         let before = by_linux(lab);
-        pause(Duration::from_millis(200));
+        pause(200);
         assert_eq!(by_linux(lab), before, "{what}: Linux must not forward before anything has changed");
         lab.rtr.run(change);
         until_linux_forwards(lab, before, Instant::now(), what)
@@ -133,7 +130,7 @@ fn changes_that_a_killed_daemon_had_not_read_count() {
         lab.rtr.ip("route replace 10.1.1.200/32 via 198.51.100.3");
         router.kill();
         let since = Instant::now();
-        pause(BOUND);
+        std::thread::sleep(BOUND);
         lab.leaves_by("10.1.1.200", 3);
         report::say(&format!("stale: followed within {:?} of the death", since.elapsed()));
         // The next daemon has the change in its tables.
@@ -151,11 +148,11 @@ fn the_end_of_a_lifetime_hands_everything_to_linux() {
         let (took, outcome) = stream().during(lab, || {
             lab.rtr.ip("-6 route add 2001:db8:e000::/36 via 2001:db8:3::2 expires 4");
             let since = Instant::now();
-            pause(Duration::from_millis(500));
+            pause(500);
             router.kill();
-            pause(Duration::from_millis(400));
+            pause(400);
             let before = by_linux(lab);
-            pause(Duration::from_millis(500));
+            pause(500);
             assert_eq!(by_linux(lab), before, "Linux must not forward before anything has changed");
             until_linux_forwards(lab, before, since, "the end of a lifetime")
         });
@@ -171,7 +168,7 @@ fn events_that_change_no_table_do_not_end_forwarding() {
         lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
         let ((), outcome) = stream().during(lab, || {
             router.kill();
-            pause(Duration::from_millis(400));
+            pause(400);
             let before = by_linux(lab);
             // A neighbor is confirmed and becomes stale, another namespace changes, and a file is read.
             lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud stale");
@@ -181,7 +178,7 @@ fn events_that_change_no_table_do_not_end_forwarding() {
             lab.snk.ip("route add blackhole 10.99.0.0/16");
             lab.snk.run("nft add table inet other");
             lab.snk.run("sysctl -qw net.ipv4.fib_multipath_hash_policy=1");
-            pause(QUIET);
+            std::thread::sleep(QUIET);
             assert_eq!(by_linux(lab), before, "Linux forwards");
         });
         assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
@@ -200,10 +197,10 @@ fn in_xdp(lab: &Lab) -> bool {
 fn tables_kept_on_purpose_are_watched_as_well() {
     on_kernel("kept", |lab, router| {
         router.end(&["--keep"]);
-        pause(Duration::from_millis(300));
+        pause(300);
         assert!(in_xdp(lab), "kept");
         lab.rtr.ip("route add blackhole 10.77.0.0/16");
-        pause(BOUND);
+        std::thread::sleep(BOUND);
         assert!(!in_xdp(lab), "it must not forward by old tables");
         router.restart();
         assert!(in_xdp(lab), "taken over");
@@ -228,7 +225,7 @@ fn end_watcher(by: &str, signal: i32) {
     };
     while !gone() {
         assert!(begin.elapsed() < Duration::from_secs(20), "the watcher must end");
-        pause(Duration::from_millis(10));
+        pause(10);
     }
 }
 
@@ -248,11 +245,11 @@ fn the_watcher_is_restarted_and_its_end_ends_forwarding() {
             assert!(begin.elapsed() < Duration::from_secs(20), "another watcher must start");
             match watched_by(router) {
                 Some(other) if other != first => break other,
-                _ => pause(Duration::from_millis(20)),
+                _ => pause(20),
             }
         };
         router.kill();
-        pause(Duration::from_millis(300));
+        pause(300);
         assert!(in_xdp(lab), "without a daemon");
         // As systemd ends remaining processes of a service.
         end_watcher(&second, libc::SIGTERM);
@@ -270,11 +267,11 @@ fn killing_the_watcher_ends_forwarding_by_the_kernel_path() {
     on_kernel("murder", |lab, router| {
         let watcher = watched_by(router).expect("watched");
         router.kill();
-        pause(Duration::from_millis(600));
+        pause(600);
         assert!(in_xdp(lab), "without a daemon");
         let (took, outcome) = stream().during(lab, || {
             let before = by_linux(lab);
-            pause(Duration::from_millis(100));
+            pause(100);
             let since = Instant::now();
             end_watcher(&watcher, libc::SIGKILL);
             until_linux_forwards(lab, before, since, "SIGKILL to the watcher")
@@ -294,15 +291,15 @@ fn a_watcher_that_was_stopped_looks_before_it_renews_the_lease() {
         let watcher = number(&watched_by(router).expect("watched"));
         let stream = Stream::to("10.1.1.200", 10_000);
         let (changed, passed) = stream.passed_during(lab, || {
-            pause(Duration::from_millis(100));
+            pause(100);
             sys::signal(watcher, libc::SIGSTOP).expect("it is there");
             router.kill();
-            pause(Duration::from_millis(1500));
+            pause(1500);
             lab.rtr.ip("route replace blackhole 10.1.1.200/32");
-            pause(Duration::from_millis(300));
+            pause(300);
             let changed = sys::wall_clock();
             sys::signal(watcher, libc::SIGCONT).expect("it is there");
-            pause(Duration::from_millis(500));
+            pause(500);
             changed
         });
         assert!(passed.iter().any(|(_, sent)| *sent < changed), "nothing arrived before");
@@ -328,7 +325,7 @@ fn without_a_watcher_nothing_outlives_the_daemon() {
         let keep = router.ask("stop", &["--keep"]).expect("a daemon's command");
         assert!(!keep.status.success(), "there must be nothing to keep");
         router.kill();
-        pause(BOUND);
+        std::thread::sleep(BOUND);
         assert!(!in_xdp(lab), "without one");
         assert!(!lab.rtr.run("ip link show dev r0").contains("xdp"), "the program must be detached");
     });

@@ -2,6 +2,7 @@
 //! while packets flow and Linux's tables change. Meanwhile Linux forwards, by its own tables; when the daemon continues,
 //! no packet is forwarded by the tables of before, and brickmoon forwards again by itself.
 
+use bm_tests::PATIENCE;
 use bm_tests::daemon::eventually;
 use bm_tests::flow::{self, Stream};
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 const STOPPED: Duration = Duration::from_secs(12);
 /// How soon Linux must forward. Generous for busy machines; on an idle one it takes half a second at most.
 const BOUND: Duration = Duration::from_secs(2);
-/// How long brickmoon may take to forward again on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Packets a second, to all destinations in turn.
 const RATE: u32 = 4000;
 

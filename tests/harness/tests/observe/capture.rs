@@ -2,6 +2,7 @@
 //!
 //! Most of it needs a kernel that lets programs run before and after others (fentry); `make test-vm` has one.
 
+use bm_tests::PATIENCE;
 use bm_tests::command::{Running, has};
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, routed};
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 /// The bytes of a packet as it came and as it left.
 type Pair = (Vec<u8>, Vec<u8>);
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const COUNT: u8 = 20;
 /// What all packets of these tests match, and the fence of an exchange does not.
 const FILTER: &str = "udp dst port 7001";

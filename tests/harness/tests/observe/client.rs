@@ -1,10 +1,10 @@
 //! The Python client of the API (`clients/python`) with a running daemon: replies are those of `brickmoon show`, and have
 //! the types that docs/openapi.json says.
 
+use bm_tests::PATIENCE;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use bm_tests::command::{self, has};
 use bm_tests::daemon::eventually;
@@ -13,9 +13,6 @@ use bm_tests::packet::Ip4;
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use serde_json::{Map, Value};
-
-/// How long Python may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The commands that print the replies to GET requests.
 const SHOWN: [(&str, &[&str]); 18] = [

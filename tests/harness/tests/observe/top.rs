@@ -1,6 +1,7 @@
 //! `brickmoon top` in a pseudo-terminal of tmux: what it shows, a daemon that is killed and started again, a terminal
 //! that shrinks, and how it leaves the terminal.
 
+use bm_tests::PATIENCE;
 use bm_tests::binary::binary;
 use bm_tests::command;
 use bm_tests::daemon::eventually;
@@ -10,9 +11,6 @@ use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use std::process::Command;
 use std::time::Duration;
-
-/// How long a command of tmux may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A terminal with a shell, in a tmux server of its own.
 struct Screen {

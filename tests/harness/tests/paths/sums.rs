@@ -4,6 +4,7 @@
 //! The kernel's mark for such a checksum comes with each frame from a packet socket, so any stack of headers can have one,
 //! also without the module that would make it.
 
+use bm_tests::PATIENCE;
 use bm_tests::bridge::{self, Bridge};
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::report;
@@ -20,7 +21,6 @@ use std::time::{Duration, Instant};
 /// Frames of one run, and how many are under way at once.
 const FRAMES: usize = 600;
 const BATCH: usize = 40;
-const PATIENCE: Duration = Duration::from_secs(10);
 const SEED: u64 = 0x5eed_0071;
 /// Bytes of `struct virtio_net_hdr`.
 const MARK: usize = 10;

@@ -1,14 +1,13 @@
 //! Lua apps of the configuration, between real ports and the router: packets pass through them, they are shown, they
 //! are changed while packets flow, and one that fails is started again.
 
+use bm_tests::PATIENCE;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, routed};
 use bm_tests::report;
 use bm_tests::subject::{Forwarding, Router, Subject};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes `mark` into the source MAC; drops UDP to port 23; fails on port 6666 and hangs on port 7777.
 const MARK: &str = r#"

@@ -1,6 +1,7 @@
 //! Hooks that somebody wants to get rid of: by light traffic, and by a packet on which they fail. What a filter does not
 //! see does not pass.
 
+use bm_tests::PATIENCE;
 use bm_tests::daemon::eventually;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, routed};
@@ -9,8 +10,6 @@ use bm_tests::subject::{Router, Subject};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The packets of light traffic, and the time between two of them: before, 2,048 were enough.
 const LIGHT: usize = 2200;
 const PAUSE: Duration = Duration::from_millis(4);
@@ -112,13 +111,6 @@ fn hook(router: &Router, name: &str) -> serde_json::Value {
     all.into_iter().find(|hook| hook["name"] == name).expect("the hook").clone()
 }
 
-/// The number of packets dropped for a reason.
-fn dropped(router: &Router, reason: &str) -> u64 {
-    let drops = router.json(&["show", "drops"]);
-    let mut all = drops["drops"].as_array().into_iter().flatten();
-    all.find(|drop| drop["reason"] == reason).and_then(|drop| drop["frames"].as_u64()).unwrap_or(0)
-}
-
 #[test]
 fn light_traffic_deactivates_no_hook() {
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lua/rate-limit/rate-limit.lua");
@@ -151,7 +143,7 @@ fn a_filter_that_fails_lets_nothing_pass() {
             assert!(passes(lab, 80) && !passes(lab, 23));
             assert!(!passes(lab, 6666), "the packet on which it fails");
             assert!(!passes(lab, 80) && !passes(lab, 23));
-            assert!(dropped(router, "hook_failed") >= 3, "{}", router.json(&["show", "drops"]));
+            assert!(router.dropped("hook_failed") >= 3, "{}", router.json(&["show", "drops"]));
             let shown = hook(router, "filter");
             assert_eq!((&shown["on_failure"], &shown["running"]), (&"drop".into(), &serde_json::Value::Null));
             let note = "note: hook filter is failed and does not run, its packets are dropped";
@@ -197,7 +189,7 @@ fn linux_gets_the_packets_of_a_hook_that_does_not_run() {
                 assert!(passes(lab, port), "{port}: {}", router.log());
             }
             let host = router.json(&["show", "ports"]).to_string();
-            assert_eq!(dropped(router, "hook_failed"), 0, "{host}");
+            assert_eq!(router.dropped("hook_failed"), 0, "{host}");
             router.settle();
         },
     );

@@ -3,12 +3,10 @@
 use bm_tests::command::Running;
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::{report, subject, sys};
+use bm_tests::{PATIENCE, report, subject, sys};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends all frames from r0 on r1 with their last byte incremented; creates the file `ready` once it runs.
 const CABLE: &str = r#"

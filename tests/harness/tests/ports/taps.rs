@@ -152,13 +152,6 @@ fn port(router: &Router) -> Value {
     all.into_iter().find(|port| port["name"] == "bm-vm0").unwrap_or_else(|| panic!("{ports}")).clone()
 }
 
-/// How many frames were dropped for this reason.
-fn dropped(router: &Router, reason: &str) -> u64 {
-    let drops = router.json(&["show", "drops"]);
-    let all = drops["drops"].as_array().into_iter().flatten();
-    all.filter(|drop| drop["reason"] == reason).filter_map(|drop| drop["frames"].as_u64()).sum()
-}
-
 /// Whether each lost packet of a stream was counted. Linux's own packets (neighbor and router solicitations, MLD reports)
 /// are lost and counted as well.
 fn counts_losses(counted: u64, lost: u64) -> bool {
@@ -186,7 +179,7 @@ fn only_counted_packets_are_lost_while_calls_on_a_tap_fail() {
             }
         });
         let [past, to, from] = &of;
-        let refused = dropped(router, "transmit_error");
+        let refused = router.dropped("transmit_error");
         report::say(&format!(
             "taps: {failed}; lost of {} past, {} to and {} from the TAP: {}, {}, {}; {refused} counted",
             past.sent,
@@ -273,7 +266,7 @@ fn a_deleted_tap_disturbs_no_other_port() {
             let why = port(router)["state_reason"].as_str().unwrap_or_default().to_owned();
             assert!(why.contains("vm0 was deleted"), "{why}\n{}", port(router));
             assert!(router.log().contains("TAP interface vm0 was deleted"), "{}", router.log());
-            let refused = dropped(router, "transmit_error");
+            let refused = router.dropped("transmit_error");
             assert!(to.lost() > 0 && refused > 0, "{} lost, {refused} refused: {}", to.lost(), port(router));
             router.settle();
             // A new daemon uses the interface that is there now.

@@ -6,6 +6,7 @@
 use crate::cluster::mesh::{Mesh, NODES, link};
 use bm_tests::daemon::{Daemon, eventually};
 use bm_tests::netns::Namespace;
+use bm_tests::rulesets::Random;
 use bm_tests::sys::{self, PacketSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,20 +19,8 @@ const ENDS: [usize; 2] = [0, 3];
 const MESSAGE: [u8; 2] = [0x88, 0xb5];
 /// Recorded frames; then each new one takes the place of an old one.
 const RECORDED: usize = 4000;
-const BURST: u64 = 12;
+const BURST: usize = 12;
 const PAUSE: Duration = Duration::from_millis(4);
-
-/// Random numbers: xorshift.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// What the cable does to frames from each end.
 #[derive(Clone, Copy, Default)]
@@ -63,7 +52,7 @@ impl Cable {
         let (treatment, stop) = (Arc::<Mutex<Treatment>>::default(), Arc::<AtomicBool>::default());
         let thread = {
             let (treatment, stop) = (Arc::clone(&treatment), Arc::clone(&stop));
-            std::thread::spawn(move || carry(&sockets, &treatment, &stop, Random(seed | 1)))
+            std::thread::spawn(move || carry(&sockets, &treatment, &stop, Random::from_seed(seed)))
         };
         Self { treatment, stop, thread: Some(thread), _between: between }
     }
@@ -118,18 +107,20 @@ fn record(recorded: &mut Vec<Vec<u8>>, frame: &[u8], random: &mut Random) {
     if recorded.len() < RECORDED {
         recorded.push(frame.to_vec());
     } else {
-        recorded[random.below(RECORDED as u64) as usize] = frame.to_vec();
+        recorded[random.below(RECORDED)] = frame.to_vec();
     }
 }
 
 /// Sends some recorded messages again, and some of them with other bits.
 fn repeat(sockets: &[PacketSocket; 2], recorded: &[Vec<Vec<u8>>; 2], random: &mut Random) {
     for _ in 0..random.below(BURST) {
-        let from = random.below(2) as usize;
-        let Some(count) = Some(recorded[from].len() as u64).filter(|count| *count > 0) else { continue };
-        let mut frame = recorded[from][random.below(count) as usize].clone();
+        let from = random.below(2);
+        if recorded[from].is_empty() {
+            continue;
+        }
+        let mut frame = recorded[from][random.below(recorded[from].len())].clone();
         if random.below(4) == 0 {
-            let at = 14 + random.below(frame.len() as u64 - 14) as usize;
+            let at = 14 + random.below(frame.len() - 14);
             frame[at] ^= 1 << random.below(8);
         }
         // To the other end, or back to the one that has sent it.
@@ -175,7 +166,7 @@ impl Story<'_> {
     }
 
     fn step(&mut self) {
-        let (end, ms) = (self.random.below(2) as usize, Duration::from_millis(self.random.below(800)));
+        let (end, ms) = (self.random.below(2), Duration::from_millis(self.random.below(800) as u64));
         match self.random.below(7) {
             0 | 1 => {
                 self.last += 1;
@@ -184,7 +175,7 @@ impl Story<'_> {
                 self.all_is_known();
             }
             2 if !self.prefixes.is_empty() => {
-                let prefix = self.prefixes.remove(self.random.below(self.prefixes.len() as u64) as usize);
+                let prefix = self.prefixes.remove(self.random.below(self.prefixes.len()));
                 self.set(prefix, "del");
                 self.cable.treat(|treatment| *treatment = Treatment::default());
                 eventually("the near end has lost the prefix", || !self.has(prefix));
@@ -219,7 +210,7 @@ fn a_cable_brings_nothing_back_and_keeps_nothing_away() {
     else {
         return;
     };
-    let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let random = Random::from_seed(seed);
     let (prefixes, gone) = (Vec::new(), Vec::new());
     let mut story = Story { mesh: &mesh, cable, daemons, random, prefixes, gone, last: 0 };
     story.set(0, "add");

@@ -2,6 +2,7 @@
 //! gateway itself, all the time (RFC 4301 5.2).
 
 use super::*;
+use bm_tests::netns::Namespace;
 use bm_tests::packet::ip_frame;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,7 +95,7 @@ fn nothing_in_clear_gets_past_an_inbound_policy() {
     };
     through_the_tunnel("it runs");
     holds("it runs", attack(&net, || {}));
-    assert!(dropped(&one, "ipsec_policy") > 200);
+    assert!(one.dropped("ipsec_policy") > 200);
     for round in 1..=4 {
         net.write(0, &format!("soft_packets = {}", 1_000_000 + round), "");
         holds("a reload", attack(&net, || drop(one.ask(&["reload"]))));

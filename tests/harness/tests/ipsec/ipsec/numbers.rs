@@ -53,7 +53,7 @@ fn reloads_and_clean_ends_use_up_no_numbers() {
         assert_eq!(sequence(&one), before, "start {start}");
         ping(&net.a, "10.2.0.2", 56, 62);
     }
-    assert_eq!(dropped(&two, "ipsec_replay"), 0);
+    assert_eq!(two.dropped("ipsec_replay"), 0);
     one.stop();
     two.stop();
 }
@@ -80,7 +80,7 @@ fn lifetimes_go_on_after_restarts_and_kills() {
     }
     let _partly_lost = net.a.try_run("ping -c 20 -i 0.02 -W 1 10.2.0.2");
     assert_eq!((packets_sent(&one), state(&one)), (Some(40), "expired".into()));
-    assert_eq!(dropped(&one, "ipsec_lifetime"), 10);
+    assert_eq!(one.dropped("ipsec_lifetime"), 10);
     one.stop();
     two.stop();
 }
@@ -95,7 +95,7 @@ fn an_sa_without_numbers_stops_alone_and_by_name() {
     let one = net.start(0, "").expect("it has started before");
     let seen = net.net.packet_socket("m1");
     let _lost = net.a.try_run("ping -c 5 -i 0.1 -W 1 10.2.0.2");
-    eventually("there are no numbers left", || dropped(&one, "ipsec_sequence_overflow") >= 3);
+    eventually("there are no numbers left", || one.dropped("ipsec_sequence_overflow") >= 3);
     let crossed = Net::crossed(&seen);
     assert!(crossed.iter().all(|(protocol, _)| *protocol == ESP), "nothing in clear");
     assert_eq!(state(&one), "exhausted");

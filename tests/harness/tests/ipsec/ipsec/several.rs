@@ -151,7 +151,7 @@ fn each_worker_encrypts_with_its_own_sa() {
     eventually("a datagram comes back", || net.echo(1) > 0);
     assert_eq!(net.echo(5), all / 2);
     assert!(check_esp(&wire, &mut seen, &mut ivs).values().sum::<usize>() >= all / 2);
-    assert_eq!(dropped(&two, "ipsec_replay"), 0);
+    assert_eq!(two.dropped("ipsec_replay"), 0);
     one.stop();
     two.stop();
 }
@@ -180,7 +180,7 @@ fn a_worker_whose_sa_has_ended_uses_another_one_and_loses_nothing() {
     assert_eq!(answered % (2 * usize::from(FLOWS)), 0, "nothing was lost on the way");
     assert_eq!((more, value(&one, "out-1", "packets")), (5 * usize::from(FLOWS), 40));
     assert!(value(&one, "out-0", "handed") > 0, "{}", one.ask(&["show", "sas"]));
-    assert_eq!(dropped(&one, "ipsec_lifetime"), 0);
+    assert_eq!(one.dropped("ipsec_lifetime"), 0);
     check_esp(&wire, &mut seen, &mut ivs);
     one.stop();
     two.stop();

@@ -6,6 +6,7 @@ use crate::model::counters::Counters;
 use crate::model::filters;
 use crate::model::probes::Probe;
 use crate::model::step::{Place, Step, Tool};
+use bm_tests::PATIENCE;
 use bm_tests::command::finish;
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
@@ -20,8 +21,6 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a command, or a daemon that has to read messages, may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A capture is complete, for the time being, when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(25);
 /// Between two rounds of a stream.
