@@ -27,7 +27,7 @@ use crate::sysctl::SysctlFiles;
 use exceptions::Exceptions;
 pub(crate) use exceptions::{Sign, Signs};
 use lifetimes::Lifetimes;
-use load::{FreshMirror, Load, Reason, Step};
+use load::{FreshMirror, Load, Reason};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -420,10 +420,10 @@ impl Watch {
             return Ok(());
         }
         let Some(load) = &mut self.load else { return Ok(()) };
-        match load.step(&mut self.dumps, &mut self.statistics) {
-            Ok(Step::Continue) => Ok(()),
-            Ok(Step::Finished) if !load.may_finish(now) => Ok(()),
-            Ok(Step::Finished) => {
+        let step = load.step(&mut self.dumps, &mut self.statistics);
+        match step.and_then(|complete| Ok(complete && load.may_finish(&mut self.dumps, now)?)) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
                 let load = self.load.take().expect("it was there above");
                 self.finish(load, now);
                 Ok(())

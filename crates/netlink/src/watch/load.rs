@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How often a part is read before its passes together count as complete.
 const PASSES: u32 = 5;
-/// How long an audit waits for events about what it saw.
+/// How long an audit waits for events about what it saw that the kernel announces without its lock, as of neighbors.
 const REST: Duration = Duration::from_millis(50);
 const V4: u8 = libc::AF_INET as u8;
 const V6: u8 = libc::AF_INET6 as u8;
@@ -87,15 +87,6 @@ pub(super) enum Reason {
     Audit,
 }
 
-/// Whether there is more to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Another step is needed.
-    Continue,
-    /// All parts are there.
-    Finished,
-}
-
 /// A dump under way.
 #[derive(Debug)]
 pub(super) struct Load {
@@ -105,6 +96,8 @@ pub(super) struct Load {
     pub backlog: Vec<u8>,
     /// When a finished audit has rested.
     pub rest_until: Option<Instant>,
+    /// Whether every change that a finished audit saw has been announced.
+    announced: bool,
     /// IPv6 routes have changed since this was last cleared.
     pub disturbed: bool,
     fresh: Mirror,
@@ -148,6 +141,7 @@ impl Load {
             started: now,
             backlog: Vec::new(),
             rest_until: None,
+            announced: false,
             disturbed: false,
             fresh,
             part: 0,
@@ -159,13 +153,13 @@ impl Load {
         }
     }
 
-    /// Reads one receive's worth of the dump. The caller reads all events between two steps, so that what they say
-    /// about a pass is known when the step after its end starts.
-    pub fn step(&mut self, socket: &mut Socket, statistics: &mut Statistics) -> Result<Step, Error> {
+    /// Reads one receive's worth of the dump, and returns whether it was complete before. The caller reads all events
+    /// between two steps, so that what they say about a pass is known when the step after its end starts.
+    pub fn step(&mut self, socket: &mut Socket, statistics: &mut Statistics) -> Result<bool, Error> {
         if let Pass::Ended = self.state {
             self.pass_ended(statistics);
         }
-        let Some(part) = PARTS.get(self.part) else { return Ok(Step::Finished) };
+        let Some(part) = PARTS.get(self.part) else { return Ok(true) };
         let sequence = match self.state {
             Pass::Asked(sequence) => sequence,
             Pass::Begin | Pass::Ended => {
@@ -196,13 +190,20 @@ impl Load {
                 }
             }
         }
-        Ok(Step::Continue)
+        Ok(false)
     }
 
     /// Whether a finished dump may be used. An audit waits first: for some changes there are events just after a dump
-    /// can see them, and they would look like differences.
-    pub fn may_finish(&mut self, now: Instant) -> bool {
-        self.reason != Reason::Audit || now >= *self.rest_until.get_or_insert(now + REST)
+    /// can see them, and they would look like differences. The caller reads all events between two calls.
+    pub fn may_finish(&mut self, socket: &mut Socket, now: Instant) -> Result<bool, Error> {
+        if self.reason != Reason::Audit || self.announced {
+            return Ok(true);
+        }
+        if now >= *self.rest_until.get_or_insert(now + REST) {
+            wait_for_changes(socket)?;
+            self.announced = true;
+        }
+        Ok(false)
     }
 
     fn take(&mut self, raw: &Raw<'_>, statistics: &mut Statistics) {
@@ -283,6 +284,15 @@ impl Load {
         self.fresh.take_comparison_request();
         FreshMirror { mirror: self.fresh, doubtful: replaced, lifetimes: self.lifetimes }
     }
+}
+
+/// Waits for those who are changing tables. A process may be interrupted for long between a change and its event; it holds
+/// the kernel's lock (RTNL) meanwhile, which the question about the loopback device needs as well. Once that is answered,
+/// the event of each change that was seen before can be received.
+fn wait_for_changes(socket: &mut Socket) -> Result<(), Error> {
+    let loopback = [[0; 4], 1i32.to_ne_bytes(), [0; 4], [0; 4]].concat();
+    socket.ask(libc::RTM_GETLINK, 0, &loopback)?;
+    socket.receive(true).map(drop)
 }
 
 /// A kernel without a kind of object refuses to list it: then there are none.
