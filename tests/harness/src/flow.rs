@@ -10,6 +10,7 @@
 use crate::lab::{Lab, SIDES, Side};
 use crate::packet::{Ip4, Ip6};
 use crate::sys::{self, PacketSocket};
+use crate::usage;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,14 +51,18 @@ pub struct Outcome {
     pub longest_gap: Duration,
     /// Packets that arrived at each end.
     pub at: [u32; 3],
+    /// Frames that this machine lost meanwhile, by its own counters: in the full backlog of a processor, or in the socket
+    /// of a receiver that had no time to read it. Some may have been others'.
+    pub lost_by_machine: u32,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, received, twice, out_of_order, longest_loss, longest_gap, .. } = self;
+        let Self { sent, received, twice, out_of_order, longest_loss, longest_gap, lost_by_machine, .. } =
+            self;
         write!(
             f,
-            "{sent} sent, {} lost (longest run {longest_loss}), {twice} twice, {out_of_order} out of order, longest gap {:.1} ms",
+            "{sent} sent, {} lost (longest run {longest_loss}, {lost_by_machine} by the machine), {twice} twice, {out_of_order} out of order, longest gap {:.1} ms",
             sent - received,
             longest_gap.as_secs_f64() * 1e3,
         )
@@ -68,6 +73,11 @@ impl Outcome {
     /// Packets that did not arrive.
     pub fn lost(&self) -> u32 {
         self.sent - self.received
+    }
+
+    /// Packets that did not arrive and that the machine cannot have lost.
+    pub fn lost_by_router(&self) -> u32 {
+        self.lost().saturating_sub(self.lost_by_machine)
     }
 }
 
@@ -97,22 +107,25 @@ impl Stream {
 
     /// Sends while `action` runs, and a little longer.
     pub fn during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, Outcome) {
-        let (done, sent, arrivals) = self.arrivals_during(lab, action);
-        (done, evaluate(sent, arrivals, self.destinations.len() as u32))
+        let before = usage::backlog_drops();
+        let (done, sent, (arrivals, overflowed)) = self.arrivals_during(lab, action);
+        let mut outcome = evaluate(sent, arrivals, self.destinations.len() as u32);
+        outcome.lost_by_machine = overflowed + (usage::backlog_drops() - before) as u32;
+        (done, outcome)
     }
 
     /// The same. Returns the number of each packet that arrived, and when it was sent (time since 1970): in order, each
     /// once.
     pub fn passed_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, Vec<(u32, Duration)>) {
-        let (done, _, arrivals) = self.arrivals_during(lab, action);
+        let (done, _, (arrivals, _)) = self.arrivals_during(lab, action);
         let mut passed: Vec<_> = arrivals.iter().map(|arrival| (arrival.number, arrival.sent)).collect();
         passed.sort_unstable();
         passed.dedup();
         (done, passed)
     }
 
-    /// Also returns how many were sent.
-    fn arrivals_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
+    /// Also returns how many were sent, and, beside the arrivals, how many the receivers' sockets had no room for.
+    fn arrivals_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, u32, (Vec<Arrival>, u32)) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
         let (frames, began) = (self.frames(), sys::wall_clock());
@@ -130,7 +143,9 @@ impl Stream {
             // Packets of an earlier stream may have waited somewhere, such as in a queue of a process that was stopped.
             arrivals.retain(|arrival| arrival.sent >= began);
             let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (done, sent, arrivals)
+            let overflowed =
+                receivers.iter().map(|socket| socket.overflowed().expect("a packet socket")).sum();
+            (done, sent, (arrivals, overflowed))
         })
     }
 

@@ -114,6 +114,14 @@ pub fn rises(samples: &[(f64, f64)]) -> bool {
     pairs.map(|(one, later)| medians[later].total_cmp(&medians[one]) as i32).sum::<i32>() >= PAIRS
 }
 
+/// Frames that the full backlogs of this machine's processors did not take so far.
+pub fn backlog_drops() -> u64 {
+    /// Column of `/proc/net/softnet_stat`, in hexadecimal.
+    const DROPPED: usize = 1;
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    text.lines().filter_map(|line| u64::from_str_radix(line.split(' ').nth(DROPPED)?, 16).ok()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -112,6 +112,9 @@ fn on_both(test: &str, action: impl Fn(&Lab, &mut Router)) {
     }
 }
 
+/// Frames that the ring of a port on workers holds.
+const RING: u32 = 16_384;
+
 fn stream() -> Stream {
     Stream::to_all(&["10.9.9.9", "2001:db8:a000::9"], 4000)
 }
@@ -258,9 +261,10 @@ fn a_daemon_whose_control_hangs_ends_on_sigterm() {
             }
             report::say(&format!("hangs: {name}: ended {:?} after SIGTERM", since.elapsed()));
         });
-        // Without control, nothing can make a port on workers stop accepting packets, so those in its ring are lost.
-        let most = if router.is_kernel() { 0 } else { 400 };
-        assert!(outcome.lost() <= most, "{name}: {outcome}");
+        // Without control, nothing can make a port on workers stop accepting packets, so those in its ring are lost. How
+        // many come until its socket is closed depends on how busy the machine is.
+        let most = if router.is_kernel() { 0 } else { RING };
+        assert!(outcome.lost_by_router() <= most, "{name}: {outcome}");
         eventually("the program stays", || !lab.rtr.run("ip link show").contains("xdp"));
         assert!(!forwards(lab), "{name}");
     });

@@ -122,7 +122,7 @@ fn flow() -> Stream {
 
 fn unharmed(what: &str, outcome: &Outcome) {
     report::say(&format!("returning: {what}: {outcome}"));
-    assert_eq!(outcome.lost(), 0, "{what}: {outcome}");
+    assert_eq!(outcome.lost_by_router(), 0, "{what}: {outcome}");
 }
 
 const WAYS: [(&str, [&str; 3]); 4] = [
@@ -193,7 +193,10 @@ fn twenty_flaps_in_a_second() {
             unharmed(&format!("{way}: twenty flaps"), &outcome);
             router.settle();
             Far::of(lab, Side::Low, 0x61).crosses(lab);
-            assert!(!router.log().contains("ERROR"), "{}", router.log());
+            // On a busy machine a thread may have so little time that packets are left to Linux meanwhile.
+            let log = router.log();
+            let is_error = |line: &&str| line.contains("ERROR") && !line.contains("makes no progress");
+            assert_eq!(log.lines().find(is_error), None, "{log}");
         });
     }
 }

@@ -3,10 +3,9 @@
 
 use bm_tests::lab::{Lab, SIDES};
 use bm_tests::netns::Namespace;
+use bm_tests::usage::backlog_drops;
 use std::collections::BTreeMap;
 
-/// Column of `/proc/net/softnet_stat`, in hexadecimal: frames that a processor's full backlog did not take.
-const BACKLOG_DROPS: usize = 1;
 /// Column of `/proc/net/dev`: frames that a link did not take to send, as a veth whose other end has no room.
 const LINK_DROPS: usize = 11;
 
@@ -26,10 +25,7 @@ impl Counters {
             add_pairs_of_lines(&read(&lab.rtr, file), &mut protocols);
         }
         add_lines(&read(&lab.rtr, "snmp6"), &mut protocols);
-        let mut lost: u64 = read(&lab.rtr, "softnet_stat")
-            .lines()
-            .filter_map(|line| u64::from_str_radix(line.split(' ').nth(BACKLOG_DROPS)?, 16).ok())
-            .sum();
+        let mut lost = backlog_drops();
         for side in SIDES {
             lost += drops_of_link(&read(lab.host(side), "dev"), side.host()).unwrap_or_default();
         }
