@@ -52,16 +52,16 @@ pub struct Sample {
 
 /// All turns of one subject.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct Series {
     /// Name of the subject.
     pub subject: String,
     /// One sample per turn.
     pub samples: Vec<Sample>,
 }
 
-impl Measured {
+impl Series {
     /// The rates of all turns, in items a second.
-    pub fn rates(&self) -> Spread {
+    pub fn rates(&self) -> Quantiles {
         spread(self.samples.iter().map(|sample| sample.rate))
     }
 
@@ -73,7 +73,7 @@ impl Measured {
 
 /// Minimum, median and maximum of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spread {
+pub struct Quantiles {
     /// The least.
     pub min: f64,
     pub median: f64,
@@ -82,22 +82,22 @@ pub struct Spread {
 }
 
 /// Of no values, all are zero; the median of an even number is the mean of the two in the middle.
-pub fn spread(values: impl Iterator<Item = f64>) -> Spread {
+pub fn spread(values: impl Iterator<Item = f64>) -> Quantiles {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let count = values.len();
     if count == 0 {
-        return Spread::default();
+        return Quantiles::default();
     }
     let median = (values[(count - 1) / 2] + values[count / 2]) / 2.0;
-    Spread { min: values[0], median, max: values[count - 1] }
+    Quantiles { min: values[0], median, max: values[count - 1] }
 }
 
 /// A subject of a bench: its name, and its work, which returns how many items it processed.
 pub type Subject<'a> = (&'a str, &'a mut dyn FnMut() -> u64);
 
 /// Measures the subjects on this thread, in turn.
-pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Measured> {
+pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Series> {
     let names: Vec<String> = subjects.iter().map(|subject| subject.0.into()).collect();
     let take = |index: usize| -> Result<Sample, std::convert::Infallible> {
         let work = &mut *subjects[index].1;
@@ -109,16 +109,16 @@ pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Measured> {
     }
 }
 
-/// The same for subjects that measure themselves, such as traffic through namespaces: `take` is called with the
-/// subject's index.
+/// Alternates between subjects that measure themselves, such as traffic through namespaces: `take` is called with
+/// the subject's index.
 pub fn alternate_samples<E>(
     runs: u32,
     subjects: Vec<String>,
     mut take: impl FnMut(usize) -> Result<Sample, E>,
-) -> Result<Vec<Measured>, E> {
+) -> Result<Vec<Series>, E> {
     let count = subjects.len();
-    let mut measured: Vec<Measured> =
-        subjects.into_iter().map(|subject| Measured { subject, samples: Vec::new() }).collect();
+    let mut measured: Vec<Series> =
+        subjects.into_iter().map(|subject| Series { subject, samples: Vec::new() }).collect();
     for run in 0..runs as usize {
         for turn in 0..count {
             let index = (run + turn) % count;
@@ -183,15 +183,15 @@ mod tests {
             &mut [("quick", &mut || spin(1_000) & 1 | 1), ("slow", &mut || spin(100_000) & 1 | 1)],
         );
         assert!(measured[1].ns() > 10.0 * measured[0].ns(), "{measured:?}");
-        let Spread { min, median, max } = measured[0].rates();
+        let Quantiles { min, median, max } = measured[0].rates();
         assert!(min <= median && median <= max);
     }
 
     #[test]
     fn spreads() {
-        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), Spread { min: 1.0, median: 2.0, max: 3.0 });
-        assert_eq!(spread([4.0, 1.0].into_iter()), Spread { min: 1.0, median: 2.5, max: 4.0 });
-        assert_eq!(spread(std::iter::empty()), Spread::default());
+        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), Quantiles { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(spread([4.0, 1.0].into_iter()), Quantiles { min: 1.0, median: 2.5, max: 4.0 });
+        assert_eq!(spread(std::iter::empty()), Quantiles::default());
     }
 
     #[test]

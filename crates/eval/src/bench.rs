@@ -27,7 +27,7 @@ use crate::report::{self, Row};
 pub use forward::batch::batch;
 pub use forward::ports::{PortsFound, ports};
 pub use forward::workers::{WorkersFound, workers};
-pub use forward::{CountOptions, Counted, forward, forward_counted};
+pub use forward::{BreathCount, CountOptions, forward, forward_counted};
 pub use ipsec::ipsec;
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};

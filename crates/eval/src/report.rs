@@ -10,7 +10,7 @@ mod text;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::alternate::{Measured, Spread};
+use crate::alternate::{Quantiles, Series};
 pub use plot::svg;
 pub use text::{Align, aligned};
 
@@ -39,8 +39,8 @@ pub struct Row {
 
 impl Row {
     /// A row for a subject whose items are packets or lookups, in millions a second.
-    pub fn mpps(bench: &str, case: &str, measured: &Measured) -> Self {
-        let Spread { min, median, max } = measured.rates();
+    pub fn mpps(bench: &str, case: &str, measured: &Series) -> Self {
+        let Quantiles { min, median, max } = measured.rates();
         let millions = |rate: f64| rounded(rate / 1e6);
         Self {
             bench: bench.into(),
@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    /// The same row with one more detail.
+    /// Adds a detail.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.into(), value.into());
         self
@@ -102,7 +102,7 @@ mod tests {
     use crate::alternate::Sample;
 
     pub(super) fn rows() -> Vec<Row> {
-        let measured = |subject: &str, rates: [f64; 3]| Measured {
+        let measured = |subject: &str, rates: [f64; 3]| Series {
             subject: subject.into(),
             samples: rates.map(|rate| Sample { items: 1, rate, ns: 1e9 / rate }).to_vec(),
         };

@@ -6,14 +6,14 @@
 //!        └──────────────► simulate ◄────────────────────┘
 //! ```
 //!
-//! The same seed gives the same figures on any machine; how fast the simulator is, is not among them.
+//! A seed gives the same figures on any machine; how fast the simulator is, is not among them.
 
 use bm_vlb::{Mode, Rule};
 use serde::Serialize;
 
 use crate::options::{Matrix, Options, Shape};
 use crate::report::{Delay, Report};
-use crate::simulate::{Failed, simulate};
+use crate::simulate::{SimulationError, simulate};
 
 /// What to simulate.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ const ROWS: [Row; 9] = [
 ///
 /// # Errors
 /// A check of the simulator failed.
-pub fn figures(sizes: &Sizes, mut progress: impl FnMut(&str)) -> Result<Figures, Failed> {
+pub fn figures(sizes: &Sizes, mut progress: impl FnMut(&str)) -> Result<Figures, SimulationError> {
     let mut figures: Vec<_> =
         ROWS.iter().map(|(name, routebricks, goal, ..)| Figure::new(name, routebricks, goal)).collect();
     for (nodes, ms) in &sizes.meshes {

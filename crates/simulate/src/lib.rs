@@ -30,4 +30,4 @@ mod wheel;
 
 pub use options::{Matrix, Options, Shape};
 pub use report::Report;
-pub use simulate::{Failed, simulate};
+pub use simulate::{SimulationError, simulate};

@@ -21,7 +21,7 @@ pub use fabric::{Fabric, Fan};
 /// Requirements, and the hardware that is available. Prices are in any currency.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct Requirements {
     /// External ports.
     pub ports: u64,
     pub rate_gbps: f64,
@@ -96,7 +96,7 @@ pub struct Plan {
     pub outcome: Outcome,
     /// The largest full mesh of such servers, in external ports.
     pub mesh_ports_max: u64,
-    /// The same, as a power of two: RouteBricks states these.
+    /// `mesh_ports_max` rounded down to a power of two, as RouteBricks states it.
     pub mesh_ports_power_of_two: u64,
 }
 
@@ -118,11 +118,11 @@ pub struct Plans {
     pub rate_gbps: f64,
     /// A plan for each server type.
     pub plans: Vec<Plan>,
-    /// The same external ports with switches between the servers.
+    /// These external ports with switches between the servers.
     pub switched: Option<Switched>,
 }
 
-impl Wanted {
+impl Requirements {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wanted: Self = toml::from_str(text).map_err(|error| error.to_string())?;

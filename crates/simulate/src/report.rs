@@ -43,7 +43,7 @@ pub struct Report {
     /// Fairness among the inputs at node 0 (Jain): delivered divided by offered.
     pub fairness: f64,
     /// Lost packets by reason.
-    pub lost: Lost,
+    pub lost: LossCounts,
     /// Delays by the number of links.
     pub delays: Vec<Delay>,
     /// Packets received, and frames that arrived at a node.
@@ -52,7 +52,7 @@ pub struct Report {
 
 /// Lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct LossCounts {
     /// The output ports were offered more than they can send.
     pub output_full: u64,
     /// A link between nodes was offered more than it can carry.
@@ -116,7 +116,7 @@ impl Report {
             reordered_percent: percent(late, sampled),
             splits_percent: percent(counts().map(|counts| counts.splits).sum(), account.offered),
             fairness: fairness(run),
-            lost: Lost {
+            lost: LossCounts {
                 output_full: lost(Loss::OutputFull),
                 link_full: lost(Loss::LinkFull),
                 unreachable: lost(Loss::Unreachable),

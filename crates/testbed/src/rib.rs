@@ -78,7 +78,7 @@ impl From<io::Error> for RibFault {
 
 /// Reads all the files into one table.
 pub fn read<P: AsRef<Path>>(files: &[P]) -> Result<Rib, RibError> {
-    let mut gathered = Gathered::default();
+    let mut gathered = RibBuilder::default();
     for file in files {
         let before = gathered.routes();
         read_file(file.as_ref(), &mut gathered)
@@ -88,7 +88,7 @@ pub fn read<P: AsRef<Path>>(files: &[P]) -> Result<Rib, RibError> {
     Ok(gathered.finish())
 }
 
-fn read_file(file: &Path, gathered: &mut Gathered) -> Result<(), RibFault> {
+fn read_file(file: &Path, gathered: &mut RibBuilder) -> Result<(), RibFault> {
     let mut input = BufReader::with_capacity(1 << 16, decompressed(File::open(file)?)?);
     // Text has no control bytes; the second field of every MRT record starts with one.
     let is_text = input.fill_buf()?.iter().take(12).all(|&byte| byte >= b' ' || b"\t\r\n".contains(&byte));
@@ -106,14 +106,14 @@ fn decompressed(file: File) -> io::Result<Box<dyn Read>> {
 
 /// Routes as they come in.
 #[derive(Default)]
-struct Gathered {
+struct RibBuilder {
     table: Table,
     numbers: HashMap<IpAddr, u16>,
     next_hops: Vec<IpAddr>,
     skipped: usize,
 }
 
-impl Gathered {
+impl RibBuilder {
     fn routes(&self) -> usize {
         self.table.ipv4.len() + self.table.ipv6.len()
     }

@@ -44,7 +44,7 @@ impl Table {
         ipv4.max(self.ipv6.iter().map(|route| route.next_hop).max()).unwrap_or(0)
     }
 
-    /// The same table with its next hops mapped to the numbers 1 to `next_hops`.
+    /// Maps its next hops to the numbers 1 to `next_hops`.
     pub fn folded(mut self, next_hops: u16) -> Self {
         let fold = |number: &mut u16| *number = number.saturating_sub(1) % next_hops.max(1) + 1;
         self.ipv4.iter_mut().for_each(|route| fold(&mut route.next_hop));
@@ -52,7 +52,7 @@ impl Table {
         self
     }
 
-    /// The same table reduced to about `ipv4` and `ipv6` routes, taken evenly from the whole table.
+    /// Reduces it to about `ipv4` and `ipv6` routes, taken evenly from the whole table.
     pub fn thinned(mut self, ipv4: usize, ipv6: usize) -> Self {
         thin(&mut self.ipv4, ipv4);
         thin(&mut self.ipv6, ipv6);
@@ -144,7 +144,7 @@ const FAVOURED: f64 = 0.5;
 /// Number of attempts without a free place after which a length counts as full.
 const MISSES_MAX: usize = 4096;
 
-type Known<A> = HashSet<Prefix<A>, BuildHasherDefault<Mixer>>;
+type PrefixSet<A> = HashSet<Prefix<A>, BuildHasherDefault<Mixer>>;
 
 /// A table in the making.
 struct Growing<A: Address> {
@@ -153,7 +153,7 @@ struct Growing<A: Address> {
     next_hops: u16,
     routes: Vec<Route<A>>,
     /// Every prefix there is.
-    known: Known<A>,
+    known: PrefixSet<A>,
     /// Those that are in no other prefix.
     roots: Roots<A>,
     /// Routes, by index, that have had more-specifics: they are likely to get more.
@@ -168,7 +168,7 @@ impl<A: Space> Growing<A> {
             random,
             next_hops,
             routes: Vec::with_capacity(wanted),
-            known: Known::with_capacity_and_hasher(wanted, BuildHasherDefault::new()),
+            known: PrefixSet::with_capacity_and_hasher(wanted, BuildHasherDefault::new()),
             roots: Roots::new(),
             favoured: Vec::new(),
         }

@@ -123,9 +123,9 @@ pub mod mac {
     }
 }
 
-/// Addresses of the source, from which all traffic comes.
+/// The IPv4 address of the source, from which all traffic comes.
 pub const SOURCE_IPV4: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
-/// The same for IPv6.
+/// The IPv6 address of the source.
 pub const SOURCE_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
 const ROUTER_OUT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 0, 16, 1);
 const ROUTER_OUT_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 1);

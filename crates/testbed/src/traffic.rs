@@ -23,11 +23,11 @@ use bm_wire::prefix::{Address, Prefix};
 use crate::addresses::{FCS_BYTES, Sizes};
 use crate::oracle::Oracle;
 use crate::tables::{self, Space};
-pub use generator::{Generator, Sent};
+pub use generator::{Generator, SendCount};
 use layout::Destination;
 pub use paced::{Paced, PacedSent, packet_socket};
 pub use program::{Programs, attach, system};
-pub use sink::{Arrived, Sink, SinkMode, Tracked};
+pub use sink::{Arrived, FlowStatistics, Sink, SinkMode};
 
 /// Generated from `bpf/traffic.bpf.c` during the build.
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
@@ -62,7 +62,7 @@ impl Stream {
         Self::new(destinations.iter().map(octets), Family::V4, sizes.in_memory(layout::IPV4_BYTES_MIN))
     }
 
-    /// The same for IPv6.
+    /// Packets of IPv6 to these destinations.
     pub fn ipv6(destinations: &[u128], sizes: Sizes) -> Self {
         let octets = |address: &u128| address.to_be_bytes();
         Self::new(destinations.iter().map(octets), Family::V6, sizes.in_memory(layout::IPV6_BYTES_MIN))
@@ -78,7 +78,7 @@ impl Stream {
         Self { destinations, family, sizes, rate: None, is_bridged: false }
     }
 
-    /// The same at this many packets a second.
+    /// Sends this many packets a second.
     pub fn at_rate(mut self, packets_per_second: f64) -> Self {
         self.rate = Some(packets_per_second);
         self
@@ -89,7 +89,7 @@ impl Stream {
         self.rate.is_some()
     }
 
-    /// The same with the next hops that IPv4 packets must take, which the sink checks.
+    /// Sets the next hops that IPv4 packets must take, which the sink checks.
     pub fn expecting_ipv4(mut self, oracle: &Oracle<u32>) -> Self {
         let address =
             |to: &Destination| u32::from_be_bytes([0, 1, 2, 3].map(|index: usize| to.address[index]));
@@ -97,14 +97,14 @@ impl Stream {
         self
     }
 
-    /// The same for IPv6.
+    /// Sets the next hops that IPv6 packets must take, which the sink checks.
     pub fn expecting_ipv6(mut self, oracle: &Oracle<u128>) -> Self {
         let address = |to: &Destination| u128::from_be_bytes(to.address);
         self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
         self
     }
 
-    /// The same, sent directly to the MACs of these next hops in turn, as through a switch.
+    /// Sends packets directly to the MACs of these next hops in turn, as through a switch.
     pub fn bridged(mut self, next_hops: u16) -> Self {
         let numbers = (1..=next_hops.max(1)).cycle();
         self.destinations.iter_mut().zip(numbers).for_each(|(to, number)| to.expect(number));
@@ -112,7 +112,7 @@ impl Stream {
         self
     }
 
-    /// The same, with any next hop.
+    /// Packets may take any next hop.
     pub fn expecting_any(mut self) -> Self {
         self.destinations.iter_mut().for_each(|to| to.expect(0));
         self

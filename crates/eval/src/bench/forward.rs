@@ -38,11 +38,11 @@ use bm_testbed::tables::{self, Table};
 use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options, SMALLEST, size_suffix};
-use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
+use crate::alternate::{Series, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
 use bed::{Batching, Bed, BenchFamily, FRAMES, NEXT_HOPS, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, arriving, leaving};
-use running::Running;
+use running::RunningEngine;
 
 /// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 30;
@@ -177,7 +177,7 @@ fn measure<A: BenchFamily>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<R
     let destinations = routable(case.pattern, table);
     let mut router = bed.router_of_sizes(&destinations, case.sizes, Batching::default())?;
     let mut ports = bed.source_sink(&destinations, case.sizes)?;
-    let check_both = |router: &mut Running, ports: &mut Running| {
+    let check_both = |router: &mut RunningEngine, ports: &mut RunningEngine| {
         check(case, table, router)?;
         check_ports::<A>(case, ports)
     };
@@ -213,7 +213,7 @@ pub struct CountOptions {
 
 /// The result.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
+pub struct BreathCount {
     /// Packets that the router received in the breaths that count.
     pub packets: u64,
     /// CPU time that they used.
@@ -226,7 +226,7 @@ pub struct Counted {
 ///
 /// # Errors
 /// See [`BenchError`].
-pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, BenchError> {
+pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<BreathCount, BenchError> {
     if traffic.starts_with("net_ring") {
         return ports::counted(traffic, options);
     }
@@ -239,7 +239,7 @@ pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, 
     let with = |feature: &features::Feature| traffic.strip_prefix("with-") == Some(feature.name());
     if let Some(feature) = features::Feature::ALL.into_iter().find(with) {
         let mut featured = features::router(&bed, feature)?;
-        return Ok(count_breaths(&mut featured.running, breaths, Running::received));
+        return Ok(count_breaths(&mut featured.running, breaths, RunningEngine::received));
     }
     let mut running = match (traffic, mixed) {
         (_, Some(mix)) => mix::router(&bed, mix, batching)?,
@@ -247,19 +247,23 @@ pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, 
         ("ipv6", None) => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), batching)?,
         (other, None) => return Err(BenchError::NoCase { wanted: other.into() }),
     };
-    let counted = count_breaths(&mut running, breaths, Running::received);
+    let counted = count_breaths(&mut running, breaths, RunningEngine::received);
     let checked = if mixed.is_some() { running.check_closed() } else { running.check_accounts() };
     checked.map_err(|counters| BenchError::Lost { case: traffic.into(), counters })?;
     Ok(counted)
 }
 
-fn count_breaths(running: &mut Running, breaths: usize, packets: fn(&Running) -> u64) -> Counted {
+fn count_breaths(
+    running: &mut RunningEngine,
+    breaths: usize,
+    packets: fn(&RunningEngine) -> u64,
+) -> BreathCount {
     let (begin, before) = (thread_time(), packets(running));
     (0..breaths).for_each(|_| _ = running.engine.breathe());
-    Counted { packets: packets(running) - before, time: thread_time() - begin }
+    BreathCount { packets: packets(running) - before, time: thread_time() - begin }
 }
 
-fn row<A: Packet>(case: &Case, table: &bed::FamilyTable<A>, measured: &Measured) -> Row {
+fn row<A: Packet>(case: &Case, table: &bed::FamilyTable<A>, measured: &Series) -> Row {
     let row = Row::mpps("forward", &case.name(), measured);
     let row = match &case.lengths()[..] {
         [length] => row.with("frame_bytes", *length),
@@ -290,7 +294,7 @@ fn routable<A: Packet>(pattern: Pattern, table: &bed::FamilyTable<A>) -> Arc<[A]
     drawn.find(|drawn| !drawn.is_empty()).expect("the seeds do not end").into()
 }
 
-fn breathe(running: &mut Running) -> u64 {
+fn breathe(running: &mut RunningEngine) -> u64 {
     let before = running.sent();
     (0..BREATHS).for_each(|_| _ = running.engine.breathe());
     running.sent() - before
@@ -313,14 +317,14 @@ fn look_up<A: Packet>(table: &bed::FamilyTable<A>, destinations: &[A], from: &mu
 fn check<A: Packet>(
     case: &Case,
     table: &bed::FamilyTable<A>,
-    router: &mut Running,
+    router: &mut RunningEngine,
 ) -> Result<(), BenchError> {
     let expected = |port, found: &[u8]| expected(table, (port, &case.lengths()), found);
     compare(&case.name(), std::slice::from_mut(router), 1, expected)
 }
 
-/// The same for the ports alone: each sends what the other received.
-fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchError> {
+/// Checks the ports alone: each must send what the other received.
+fn check_ports<A: Packet>(case: &Case, ports: &mut RunningEngine) -> Result<(), BenchError> {
     let expected = |port: usize, found: &[u8]| {
         let length = known_length(&case.lengths(), found)?;
         Some(arriving(A::destination(found.first_chunk()?), port_mac(1 - port), length))
@@ -328,11 +332,11 @@ fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchE
     compare(&case.name(), std::slice::from_mut(ports), 1, expected)
 }
 
-/// The same for several engines that run in turn, `senders` of which send, with the smallest frames.
+/// Checks several engines that run in turn, `senders` of which send, with the smallest frames.
 fn check_all<A: Packet>(
     case: &str,
     table: &bed::FamilyTable<A>,
-    engines: &mut [Running],
+    engines: &mut [RunningEngine],
     senders: usize,
 ) -> Result<(), BenchError> {
     compare(case, engines, senders, |port, found| expected(table, (port, &[FRAME as u16]), found))
@@ -341,7 +345,7 @@ fn check_all<A: Packet>(
 /// Runs engines for a while and compares the frames that leave through each port with the expected ones.
 fn compare(
     case: &str,
-    engines: &mut [Running],
+    engines: &mut [RunningEngine],
     senders: usize,
     expected: impl Fn(usize, &[u8]) -> Option<Vec<u8>>,
 ) -> Result<(), BenchError> {
@@ -350,7 +354,7 @@ fn compare(
         engines.iter_mut().for_each(|running| _ = running.engine.breathe());
     }
     let lost = |counters| BenchError::Lost { case: case.into(), counters };
-    engines.iter().try_for_each(Running::check_accounts).map_err(lost)?;
+    engines.iter().try_for_each(RunningEngine::check_accounts).map_err(lost)?;
     let samples: Vec<_> = engines.iter().map(|running| running.sample.end()).collect();
     if samples.iter().filter(|sample| !sample.is_empty()).count() < senders {
         return Err(BenchError::NothingLeft { case: case.into() });

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 
 use super::forward::bed::gateway::Gateway;
 use super::{BenchError, Options};
-use crate::alternate::{Measured, Sample, Turns, alternate_samples, thread_time};
+use crate::alternate::{Sample, Series, Turns, alternate_samples, thread_time};
 use crate::report::Row;
 use bare::Bare;
 use burst::Burst;
@@ -51,7 +51,7 @@ const SIZES: [(&str, &[usize]); 4] = [
 
 /// The subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum Operation {
     Encrypt,
     Decrypt,
     Gateway,
@@ -67,26 +67,26 @@ const BREATHS: usize = 8;
 #[derive(Clone, Copy)]
 struct Case {
     suite: Suite,
-    work: Work,
+    work: Operation,
     size: (&'static str, &'static [usize]),
 }
 
 impl Case {
     fn name(&self) -> String {
         match self.work {
-            Work::Encrypt => format!("{}-encrypt-{}", self.suite, self.size.0),
-            Work::Decrypt => format!("{}-decrypt-{}", self.suite, self.size.0),
-            Work::Gateway => format!("gateway-{}-{}", self.suite, self.size.0),
+            Operation::Encrypt => format!("{}-encrypt-{}", self.suite, self.size.0),
+            Operation::Decrypt => format!("{}-decrypt-{}", self.suite, self.size.0),
+            Operation::Gateway => format!("gateway-{}-{}", self.suite, self.size.0),
         }
     }
 
     fn all() -> impl Iterator<Item = Self> {
         let of_suite = |suite| SIZES.iter().map(move |&size| (suite, size));
-        let of = |works: &'static [Work]| {
+        let of = |works: &'static [Operation]| {
             let sizes = Suite::ALL.into_iter().flat_map(of_suite);
             sizes.flat_map(|(suite, size)| works.iter().map(move |&work| Self { suite, work, size }))
         };
-        of(&[Work::Encrypt, Work::Decrypt]).chain(of(&[Work::Gateway]))
+        of(&[Operation::Encrypt, Operation::Decrypt]).chain(of(&[Operation::Gateway]))
     }
 
     /// All libraries, and ours.
@@ -134,7 +134,7 @@ fn measure(case: &Case, turns: Turns) -> Result<[Row; 2], BenchError> {
     let mut burst = Burst::new(case.suite, case.size.1);
     burst.check(&case.name())?;
     let gateway = || Gateway::new(&burst::sa(case.suite), case.size.1, 0);
-    let mut gateway = (case.work == Work::Gateway).then(gateway).transpose()?;
+    let mut gateway = (case.work == Operation::Gateway).then(gateway).transpose()?;
     gateway.iter_mut().try_for_each(|gateway| gateway.check(&case.name()))?;
     let libraries = Library::all(case.suite);
     let mut bares: Vec<Bare> = libraries.iter().map(|&library| Bare::new(case.suite, library)).collect();
@@ -154,9 +154,9 @@ fn measure(case: &Case, turns: Turns) -> Result<[Row; 2], BenchError> {
 }
 
 /// The fastest library as `bare`, and ours, which is the last.
-fn rows(case: &Case, measured: &[Measured]) -> [Row; 2] {
+fn rows(case: &Case, measured: &[Series]) -> [Row; 2] {
     let bytes = case.size.1.iter().sum::<usize>() as f64 / case.size.1.len() as f64;
-    let row = |measured: &Measured, subject: &str, library: &str| {
+    let row = |measured: &Series, subject: &str, library: &str| {
         let mut row = Row::mpps("ipsec", &case.name(), measured);
         let gbps = |mpps: f64| (mpps * bytes * 8.0 / 1e3 * 1e4).round() / 1e4;
         (row.min, row.median, row.max) = (gbps(row.min), gbps(row.median), gbps(row.max));
@@ -164,28 +164,28 @@ fn rows(case: &Case, measured: &[Measured]) -> [Row; 2] {
         row.with("bytes", bytes).with("library", library)
     };
     let (ours, libraries) = measured.split_last().expect("there are two subjects at least");
-    let by_time = |one: &&Measured, other: &&Measured| one.ns().total_cmp(&other.ns());
+    let by_time = |one: &&Series, other: &&Series| one.ns().total_cmp(&other.ns());
     let fastest = libraries.iter().min_by(by_time).expect("a suite has a library");
-    let direction = if case.work == Work::Decrypt { Direction::In } else { Direction::Out };
+    let direction = if case.work == Operation::Decrypt { Direction::In } else { Direction::Out };
     let chosen = bm_ipsec::library(case.suite, direction);
     let all: Map<String, Value> =
         libraries.iter().map(|one| (one.subject.clone(), one.ns().round().into())).collect();
     [row(fastest, "bare", &fastest.subject).with("libraries_ns", all), row(ours, "brickmoon", &chosen)]
 }
 
-fn bare_turn(time: Duration, burst: &mut Burst, bare: &mut Bare, work: Work) -> Sample {
+fn bare_turn(time: Duration, burst: &mut Burst, bare: &mut Bare, work: Operation) -> Sample {
     let mut prepared = (burst, bare);
     let seal = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.seal(bare);
     let open = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.open(bare);
-    if work == Work::Decrypt {
+    if work == Operation::Decrypt {
         timed(time, &mut prepared, seal, open)
     } else {
         timed(time, &mut prepared, |_| {}, seal)
     }
 }
 
-fn sa_turn(time: Duration, burst: &mut Burst, work: Work) -> Sample {
-    if work == Work::Encrypt {
+fn sa_turn(time: Duration, burst: &mut Burst, work: Operation) -> Sample {
+    if work == Operation::Encrypt {
         return timed(time, burst, Burst::reset, Burst::encrypt);
     }
     let encrypted = |burst: &mut Burst| {

@@ -32,7 +32,7 @@ use bm_testbed::tables::Table;
 use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options};
-use crate::alternate::{Measured, Sample, Subject, Turns, alternate, thread_time};
+use crate::alternate::{Sample, Series, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
 use check::Probes;
 use contender::{Contender, Queries};
@@ -80,13 +80,13 @@ pub struct Lookup {
 
 /// What a case measures.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Work {
+enum Operation {
     Lookups { pattern: Pattern, batch: usize },
     Updates { singly: bool },
     Build,
 }
 
-impl Work {
+impl Operation {
     fn all() -> Vec<Self> {
         let patterns = Pattern::ALL.map(|pattern| Self::Lookups { pattern, batch: BATCH });
         let sweep =
@@ -197,8 +197,8 @@ struct Bench<'o> {
 }
 
 impl Bench<'_> {
-    fn cases<A: Family>(&self) -> Vec<(String, Work)> {
-        let cases = Work::cases(A::NAME).into_iter();
+    fn cases<A: Family>(&self) -> Vec<(String, Operation)> {
+        let cases = Operation::cases(A::NAME).into_iter();
         cases.filter(|(name, _)| self.options.common.wants(name)).collect()
     }
 
@@ -225,7 +225,7 @@ impl Bench<'_> {
         for (name, work) in cases {
             let turns = Turns::within(share * work.weight(), contenders.len());
             let measured = match work {
-                Work::Lookups { pattern, batch } => {
+                Operation::Lookups { pattern, batch } => {
                     let kept = queries.take().filter(|(of, _)| *of == pattern);
                     let (_, asked) = queries.insert(kept.unwrap_or_else(|| {
                         let drawn = destinations(pattern, SEED, ADDRESSES, routes);
@@ -233,12 +233,12 @@ impl Bench<'_> {
                     }));
                     lookups(&contenders, asked, batch, turns)
                 }
-                Work::Updates { singly } => {
+                Operation::Updates { singly } => {
                     let measured = updates(&mut contenders, routes, singly, turns)?;
                     self.leave_out(&mut contenders);
                     measured
                 }
-                Work::Build => builds(&contenders, routes.len()),
+                Operation::Build => builds(&contenders, routes.len()),
             };
             self.report(&name, work, &contenders, &measured, routes.len());
         }
@@ -302,9 +302,9 @@ impl Bench<'_> {
     fn report<A: Family>(
         &mut self,
         case: &str,
-        work: Work,
+        work: Operation,
         contenders: &[Contender<A>],
-        measured: &[Measured],
+        measured: &[Series],
         routes: usize,
     ) {
         for measured in measured {
@@ -313,12 +313,12 @@ impl Bench<'_> {
             row.detail = contender.detail();
             row = row.with("routes", routes).with("next_hops", NEXT_HOPS);
             match work {
-                Work::Lookups { batch, .. } => row = row.with("batch", batch),
-                Work::Updates { singly } => {
+                Operation::Lookups { batch, .. } => row = row.with("batch", batch),
+                Operation::Updates { singly } => {
                     row.unit = "mups".into();
                     row = row.with("changes_a_call", if singly { 1 } else { CHANGES });
                 }
-                Work::Build => row.unit = "mrps".into(),
+                Operation::Build => row.unit = "mrps".into(),
             }
             self.found.rows.push(row);
         }
@@ -330,7 +330,7 @@ fn lookups<A: Family>(
     queries: &Queries<A>,
     batch: usize,
     turns: Turns,
-) -> Vec<Measured> {
+) -> Vec<Series> {
     let mut works: Vec<_> = contenders
         .iter()
         .map(|contender| {
@@ -354,7 +354,7 @@ fn updates<A: Family>(
     routes: &[bm_testbed::tables::Route<A>],
     singly: bool,
     turns: Turns,
-) -> Result<Vec<Measured>, BenchError> {
+) -> Result<Vec<Series>, BenchError> {
     let churn = Churn::new(routes, NEXT_HOPS, CHANGES, SEED);
     let failed = RefCell::new(None);
     let mut able: Vec<_> = contenders.iter_mut().filter(|contender| contender.has_updates()).collect();
@@ -384,12 +384,12 @@ fn updates<A: Family>(
 }
 
 /// Builds were measured when the contenders were created.
-fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Measured> {
+fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Series> {
     let sample = |seconds: &f64| {
         let rate = routes as f64 / seconds.max(1e-9);
         Sample { items: routes as u64, rate, ns: 1e9 / rate }
     };
-    let of = |contender: &Contender<A>| Measured {
+    let of = |contender: &Contender<A>| Series {
         subject: contender.name.clone(),
         samples: contender.builds.iter().map(sample).collect(),
     };

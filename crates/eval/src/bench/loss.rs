@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{BenchError, Options};
-use crate::alternate::{Measured, Sample, Spread, spread};
+use crate::alternate::{Quantiles, Sample, Series, spread};
 use crate::demo::daemon::{self, Daemon, ForwardingPath};
 use crate::program::router;
 use crate::report::Row;
@@ -34,7 +34,7 @@ use bm_testbed::testbed::kernel::Change;
 use bm_testbed::testbed::namespace::command;
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions};
 use bm_testbed::traffic::host::{self, Pace};
-use bm_testbed::traffic::{Arrived, Generator, Programs, Sink, SinkMode, Stream, Tracked, Traffic};
+use bm_testbed::traffic::{Arrived, FlowStatistics, Generator, Programs, Sink, SinkMode, Stream, Traffic};
 use bm_wire::prefix::Prefix;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -117,7 +117,7 @@ struct Turn {
     sent: u64,
     time: Duration,
     arrived: Arrived,
-    tracked: Tracked,
+    tracked: FlowStatistics,
     /// CPU time of the daemon's threads.
     daemon_ns: u64,
     /// Counters of the ports' devices that are not zero.
@@ -304,14 +304,14 @@ impl Bed<'_> {
             rate: turn.rate(),
             ns: turn.daemon_ns as f64 / turn.arrived.good.max(1) as f64,
         };
-        let rates = Measured { subject: subject.into(), samples: turns.iter().map(sample).collect() };
+        let rates = Series { subject: subject.into(), samples: turns.iter().map(sample).collect() };
         let mut row = Row::mpps("loss", case.name, &rates);
         if let Load::Paced(_) = case.load {
-            let Spread { min, median, max } = spread(turns.iter().map(|turn| turn.lost() as f64));
+            let Quantiles { min, median, max } = spread(turns.iter().map(|turn| turn.lost() as f64));
             row = Row { unit: "lost".into(), min, median, max, ..row };
         }
         let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
-        let delay = |of: fn(&Tracked) -> Duration| {
+        let delay = |of: fn(&FlowStatistics) -> Duration| {
             spread(turns.iter().map(|turn| of(&turn.tracked).as_secs_f64() * 1e3))
         };
         let (sent, lost) = (sum(|turn| turn.sent), sum(Turn::lost));

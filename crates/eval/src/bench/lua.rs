@@ -98,7 +98,7 @@ fn in_lua(case: &Case) -> Result<(State, PreparedFunction), BenchError> {
     Ok((state, program))
 }
 
-/// The same in Rust, with the number of packets in one breath.
+/// A case in Rust, with the number of packets in one breath.
 fn in_rust(case: &Case) -> Result<(Engine, u64), BenchError> {
     let frame_pool = FramePool::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
     let mut frames = Freelist::new(frame_pool, 8192);
@@ -128,7 +128,7 @@ fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
     }
 }
 
-fn row(case: &str, measured: &crate::alternate::Measured) -> Row {
+fn row(case: &str, measured: &crate::alternate::Series) -> Row {
     Row::mpps("lua", case, measured).with("frame_bytes", 60)
 }
 
@@ -143,7 +143,7 @@ fn turn(program: &PreparedFunction, failed: &mut Option<bm_lua::LuaError>) -> u6
     })
 }
 
-/// The same network on one worker and on two: packets of all workers, by the CPU time of each. Workers that slow down
+/// A network on one worker and on two: packets of all workers, by the CPU time of each. Workers that slow down
 /// each other (memory, caches) show in it, other work on the machine does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
     let prepare = |workers: usize| -> Result<(State, PreparedFunction), BenchError> {

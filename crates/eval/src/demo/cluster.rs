@@ -26,7 +26,7 @@ use bm_testbed::testbed;
 use super::{DemoError, daemon};
 use matrix::Matrix;
 use mesh::Mesh;
-use moved::Moved;
+use moved::MoveResult;
 use report::{Event, Load, Report};
 use traffic::{Addresses, Run, Traffic};
 
@@ -202,7 +202,7 @@ fn tell_of_frr(
 }
 
 /// Moves a neighbor from one node to another while packets flow between all, and a stream to it.
-fn move_neighbor(mesh: &Mesh, options: &ClusterDemoOptions) -> Result<(Traffic, Moved), DemoError> {
+fn move_neighbor(mesh: &Mesh, options: &ClusterDemoOptions) -> Result<(Traffic, MoveResult), DemoError> {
     let run = Run::start(mesh, Event::NeighborMoved.matrix(), options.rate, Addresses::Hosts)?;
     let stream = moved::during_a_stream(mesh)?;
     let traffic = run.end()?;

@@ -320,7 +320,7 @@ fn listen(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receive
 }
 
-/// The same, keeping the last lines.
+/// Reads lines on a thread, to the end, and keeps the last ones.
 fn keep(pipe: Option<impl Read + Send + 'static>) -> Arc<Mutex<VecDeque<String>>> {
     let kept = Arc::new(Mutex::new(VecDeque::new()));
     let into = kept.clone();
@@ -402,7 +402,7 @@ pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
     listed(&left)
 }
 
-/// The same of what bears this prefix alone.
+/// Which namespaces and folders with this prefix are still there and should not be, in words.
 pub fn left_of(prefix: &str) -> Option<String> {
     listed(&namespaces_and_folder(prefix))
 }

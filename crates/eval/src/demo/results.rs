@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::thousands::thousands;
-use crate::alternate::Measured;
+use crate::alternate::Series;
 use crate::measure::Flow;
 use crate::report::{Align, Row, aligned, json_lines};
 
@@ -46,7 +46,7 @@ impl Outcome {
     }
 
     fn row(&self, subject: &str) -> Row {
-        let measured = Measured { subject: subject.into(), samples: self.flow.samples.clone() };
+        let measured = Series { subject: subject.into(), samples: self.flow.samples.clone() };
         Row::mpps("demo", &self.name, &measured)
             .with("offered_mpps", (self.flow.offered / 1e2).round() / 1e4)
             .with("sent", self.flow.sent)

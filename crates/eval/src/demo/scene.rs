@@ -112,7 +112,7 @@ impl Scene {
         Ok(daemon)
     }
 
-    /// The same without a word.
+    /// Starts a daemon on this path, and prints nothing.
     pub fn daemon(&self, options: &DemoOptions, path: ForwardingPath) -> Result<Daemon, DemoError> {
         let core = self.cores.map(|cores| cores.router);
         Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), path, core)?)

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{SwitchType, Wanted};
+use super::{Requirements, SwitchType};
 
 /// Servers around switches. Each packet passes one server on its way in and one on its way out, so a server needs no
 /// more than R towards the switches.
@@ -22,7 +22,7 @@ pub struct Switched {
 }
 
 /// The fewest switches that connect all external ports without blocking.
-pub fn switched(wanted: &Wanted, switch: &SwitchType) -> Switched {
+pub fn switched(wanted: &Requirements, switch: &SwitchType) -> Switched {
     let used = (wanted.ports as f64 * wanted.rate_gbps / switch.rate_gbps).ceil() as u64;
     let (tiers, switches) = clos(used, switch.ports);
     let topology = if tiers == 1 { "one switch".into() } else { format!("folded Clos, {tiers} tiers") };

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::{NicType, ServerType, Wanted};
+use super::{NicType, Requirements, ServerType};
 
 /// Load of a link in the worst case, in shares of R/N, or of R in an n-fly.
 const WORST: f64 = 3.0;
-/// The same with uniform traffic and permutations.
+/// Load of a link with uniform traffic and permutations, in the same shares.
 const USUAL: f64 = 2.0;
 
 /// Ports of a server for links to other servers.
@@ -44,7 +44,7 @@ pub struct Fabric {
     pub load_worst_gbps: f64,
     /// Load of the busiest link, in R/N or R, under a permutation with the quota R/N.
     pub load_one_share: f64,
-    /// The same with 2R/N.
+    /// Load of the busiest link under a permutation with the quota 2R/N.
     pub load_two_shares: f64,
     /// What a server handles, divided by R: with uniform traffic and in the worst case.
     pub c: [f64; 2],
@@ -63,12 +63,12 @@ struct Cards<'w> {
 }
 
 /// R of a server: what its external ports receive together.
-fn r(wanted: &Wanted, server: &ServerType) -> f64 {
+fn r(wanted: &Requirements, server: &ServerType) -> f64 {
     wanted.rate_gbps * server.ports as f64
 }
 
 /// All choices of cards: the cheapest for the external ports, and each for the others.
-fn cards<'w>(wanted: &'w Wanted, server: &ServerType) -> Result<Vec<Cards<'w>>, String> {
+fn cards<'w>(wanted: &'w Requirements, server: &ServerType) -> Result<Vec<Cards<'w>>, String> {
     let fast = wanted.nic.iter().filter(|nic| nic.rate_gbps >= wanted.rate_gbps);
     let slots = |nic: &NicType| server.ports.div_ceil(nic.ports);
     let external = fast.min_by_key(|nic| slots(nic)).ok_or_else(|| {
@@ -102,7 +102,7 @@ fn share(r_gbps: f64, servers: u64) -> f64 {
 }
 
 /// The largest full mesh of such servers, in external ports.
-pub fn mesh_max(wanted: &Wanted, server: &ServerType) -> u64 {
+pub fn mesh_max(wanted: &Requirements, server: &ServerType) -> u64 {
     let of = |cards: &Cards| {
         let servers = cards.fan.ports + 1;
         let smallest = (WORST * r(wanted, server) / cards.fan.rate_gbps).ceil() as u64;
@@ -113,7 +113,7 @@ pub fn mesh_max(wanted: &Wanted, server: &ServerType) -> u64 {
 }
 
 /// The cheapest fabric with this server type.
-pub fn build(wanted: &Wanted, server: &ServerType) -> Result<Fabric, String> {
+pub fn build(wanted: &Requirements, server: &ServerType) -> Result<Fabric, String> {
     let c = [USUAL, WORST];
     if let Some(handles) = server.handles_gbps.filter(|handles| *handles < c[1] * r(wanted, server)) {
         return Err(format!(
@@ -136,7 +136,7 @@ pub fn build(wanted: &Wanted, server: &ServerType) -> Result<Fabric, String> {
     Err(format!("mesh: {}; n-fly: {}", why(meshes), why(flies)))
 }
 
-fn mesh(wanted: &Wanted, server: &ServerType, cards: &Cards) -> Result<Fabric, String> {
+fn mesh(wanted: &Requirements, server: &ServerType, cards: &Cards) -> Result<Fabric, String> {
     let servers = wanted.ports.div_ceil(server.ports).max(2);
     let others = servers - 1;
     let fan = &cards.fan;
@@ -187,7 +187,7 @@ fn permutation(quota: f64, servers: u64) -> f64 {
     quota.max(2.0 * transit)
 }
 
-fn fly(wanted: &Wanted, server: &ServerType, cards: &Cards) -> Result<Fabric, String> {
+fn fly(wanted: &Requirements, server: &ServerType, cards: &Cards) -> Result<Fabric, String> {
     let servers = wanted.ports.div_ceil(server.ports).max(2);
     let r = r(wanted, server);
     let parallel = ((WORST * r / cards.fan.rate_gbps).ceil() as u64).max(1);

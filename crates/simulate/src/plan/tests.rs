@@ -4,7 +4,7 @@ use super::*;
 const ROUTEBRICKS: &str = include_str!("../../examples/routebricks.toml");
 
 fn routebricks(ports: u64) -> Plans {
-    let mut wanted = Wanted::parse(ROUTEBRICKS).expect("the example is right");
+    let mut wanted = Requirements::parse(ROUTEBRICKS).expect("the example is right");
     wanted.ports = ports;
     wanted.plan()
 }
@@ -65,7 +65,7 @@ fn impossible_plans_name_the_constraint() {
         ),
     ];
     for (text, expected) in cases {
-        let plans = Wanted::parse(&text).expect(expected).plan();
+        let plans = Requirements::parse(&text).expect(expected).plan();
         match &plans.plans[0].outcome {
             Outcome::Impossible(why) => assert!(why.contains(expected), "{why}"),
             Outcome::Built(fabric) => panic!("{expected}: {fabric:?}"),
@@ -83,7 +83,7 @@ fn invalid_files_are_rejected() {
         ("ports = 4\nrate_gbps = 1\nport = 3\n", "unknown field"),
     ];
     for (text, why) in cases {
-        let output = Wanted::parse(text).expect_err(why);
+        let output = Requirements::parse(text).expect_err(why);
         assert!(output.contains(why), "{output}");
     }
 }

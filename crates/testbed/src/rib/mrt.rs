@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bm_wire::prefix::Prefix;
 
-use super::{Gathered, RibFault};
+use super::{RibBuilder, RibFault};
 
 /// What is wrong with an MRT record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ mod attribute {
 /// The longest record accepted: a prefix seen by 4,096 peers with attributes of 4 KiB each.
 const RECORD_BYTES_MAX: u32 = 1 << 24;
 
-pub fn read(mut input: impl BufRead, gathered: &mut Gathered) -> Result<(), RibFault> {
+pub fn read(mut input: impl BufRead, gathered: &mut RibBuilder) -> Result<(), RibFault> {
     let (mut offset, mut record, mut peers) = (0, Vec::new(), Vec::new());
     while !input.fill_buf()?.is_empty() {
         let fault = |fault| RibFault::Record(offset, fault);
@@ -141,7 +141,7 @@ fn read_peers(record: &[u8]) -> Result<Vec<IpAddr>, MrtFault> {
 }
 
 /// One prefix with the entries of those peers that announced it (RFC 6396 4.3.2, RFC 8050 4.1).
-fn read_prefix(record: &[u8], subtype: u16, peers: &[IpAddr], into: &mut Gathered) -> Result<(), MrtFault> {
+fn read_prefix(record: &[u8], subtype: u16, peers: &[IpAddr], into: &mut RibBuilder) -> Result<(), MrtFault> {
     let (is_ipv4, has_path_id) = match subtype {
         kind::RIB_IPV4_UNICAST => (true, false),
         kind::RIB_IPV6_UNICAST => (false, false),

@@ -240,7 +240,7 @@ fn survives_damage() {
             bytes[place] = random.next_u64() as u8;
         }
         bytes.truncate(random.below(bytes.len()) + 1);
-        let _ = mrt::read(&bytes[..], &mut Gathered::default());
-        let _ = text::read(&bytes[..], &mut Gathered::default());
+        let _ = mrt::read(&bytes[..], &mut RibBuilder::default());
+        let _ = text::read(&bytes[..], &mut RibBuilder::default());
     }
 }

@@ -9,7 +9,7 @@ use std::str::SplitAsciiWhitespace;
 
 use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, NotAPrefix};
 
-use super::{Gathered, RibFault};
+use super::{RibBuilder, RibFault};
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl fmt::Display for LineFault {
     }
 }
 
-pub fn read(mut input: impl BufRead, gathered: &mut Gathered) -> Result<(), RibFault> {
+pub fn read(mut input: impl BufRead, gathered: &mut RibBuilder) -> Result<(), RibFault> {
     let mut bytes = Vec::new();
     for number in 1.. {
         bytes.clear();
@@ -57,7 +57,7 @@ pub fn read(mut input: impl BufRead, gathered: &mut Gathered) -> Result<(), RibF
     Ok(())
 }
 
-fn read_line(line: &str, gathered: &mut Gathered) -> Result<(), LineFault> {
+fn read_line(line: &str, gathered: &mut RibBuilder) -> Result<(), LineFault> {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = line.split_ascii_whitespace();
     let Some(word) = words.next() else { return Ok(()) };
@@ -78,7 +78,7 @@ fn read_line(line: &str, gathered: &mut Gathered) -> Result<(), LineFault> {
 }
 
 /// What follows the prefix: one word or nothing.
-fn next_hop(mut words: SplitAsciiWhitespace<'_>, gathered: &mut Gathered) -> Result<u16, LineFault> {
+fn next_hop(mut words: SplitAsciiWhitespace<'_>, gathered: &mut RibBuilder) -> Result<u16, LineFault> {
     let Some(word) = words.next() else { return Ok(1) };
     let number = match word.parse::<u16>() {
         Ok(number) if number > 0 => Ok(number),

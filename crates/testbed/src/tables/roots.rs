@@ -6,7 +6,7 @@
 
 use bm_wire::prefix::{Address, Prefix};
 
-use super::Known;
+use super::PrefixSet;
 use crate::random::mix;
 
 /// Roots at least half as long as the top of a network: 16 bits in IPv4, 32 in IPv6.
@@ -18,9 +18,9 @@ const BUCKETS: usize = 1 << 16;
 
 /// A set of prefixes of which none covers another.
 pub struct Roots<A: Address> {
-    short: Known<A>,
+    short: PrefixSet<A>,
     short_lengths: Vec<u8>,
-    long: Known<A>,
+    long: PrefixSet<A>,
     /// By region: bit L is set where a root of length L lies.
     long_lengths: Vec<u128>,
 }
@@ -28,9 +28,9 @@ pub struct Roots<A: Address> {
 impl<A: Address> Roots<A> {
     pub fn new() -> Self {
         Self {
-            short: Known::default(),
+            short: PrefixSet::default(),
             short_lengths: Vec::new(),
-            long: Known::default(),
+            long: PrefixSet::default(),
             long_lengths: vec![0; BUCKETS],
         }
     }

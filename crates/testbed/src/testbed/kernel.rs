@@ -26,7 +26,7 @@ pub enum Change {
 
 /// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct RouteChanges {
     /// Routes that the kernel accepted.
     pub done: usize,
     /// Routes that it rejected.
@@ -35,7 +35,7 @@ pub struct Changed {
     pub first_error: Option<String>,
 }
 
-impl Changed {
+impl RouteChanges {
     fn from_outcome(outcome: &Outcome) -> Self {
         Self {
             done: outcome.sent - outcome.refused,
@@ -54,7 +54,7 @@ impl Changed {
 
 impl Testbed {
     /// Changes the main table of the router's kernel. Next hops must be among those of the test bed.
-    pub fn change_routes(&self, change: Change, table: &Table) -> Result<Changed, TestbedError> {
+    pub fn change_routes(&self, change: Change, table: &Table) -> Result<RouteChanges, TestbedError> {
         debug_assert!(table.next_hop_max() <= self.next_hops);
         let index = self.router.index(&self.interfaces.router_out)?;
         let bodies = |address: &dyn Fn(u16) -> IpAddr| -> Vec<RouteBody> {
@@ -87,7 +87,7 @@ fn send_all<A: bm_wire::prefix::Address>(
     change: Change,
     routes: &[Route<A>],
     bodies: &[RouteBody],
-) -> Result<Changed, TestbedError> {
+) -> Result<RouteChanges, TestbedError> {
     let mut routes: Vec<&Route<A>> = routes.iter().collect();
     routes.sort_by_key(|route| route.prefix.length());
     let mut batch = Batch::open().map_err(failed)?;
@@ -103,7 +103,7 @@ fn send_all<A: bm_wire::prefix::Address>(
             .map_err(failed)?;
         }
     }
-    Ok(Changed::from_outcome(&batch.finish().map_err(failed)?))
+    Ok(RouteChanges::from_outcome(&batch.finish().map_err(failed)?))
 }
 
 fn failed(error: Error) -> TestbedError {

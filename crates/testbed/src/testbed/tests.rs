@@ -1,4 +1,4 @@
-use super::kernel::{Change, Changed};
+use super::kernel::{Change, RouteChanges};
 use super::napi::{Napi, kernel_threads_are_seen};
 use super::*;
 use crate::tables::{TableOptions, generate};
@@ -52,7 +52,7 @@ fn routes_are_added_changed_and_removed() {
     let Some(testbed) = testbed("routes", "ec") else { return };
     let options = TableOptions { ipv4: 3_000, ipv6: 2_000, ..TableOptions::default() };
     let mut table = generate(&options).unwrap();
-    let all = Changed { done: 5_000, refused: 0, first_error: None };
+    let all = RouteChanges { done: 5_000, refused: 0, first_error: None };
     assert_eq!(testbed.change_routes(Change::Add, &table).unwrap(), all);
     let again = testbed.change_routes(Change::Add, &table).unwrap();
     assert_eq!((again.done, again.refused), (0, 5_000));

@@ -31,7 +31,7 @@ pub struct Generator<'a> {
 
 /// What a generator has sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sent {
+pub struct SendCount {
     /// Packets sent towards the router's queue. Those that found it full are included.
     pub packets: u64,
     /// Duration.
@@ -72,12 +72,12 @@ impl<'a> Generator<'a> {
     }
 
     /// Packets so far, and the duration.
-    pub fn sent(&self) -> Sent {
-        Sent { packets: self.programs.generator.get(0).sent, time: self.began.elapsed() }
+    pub fn sent(&self) -> SendCount {
+        SendCount { packets: self.programs.generator.get(0).sent, time: self.began.elapsed() }
     }
 
     /// Ends it.
-    pub fn stop(mut self) -> Result<Sent, TestbedError> {
+    pub fn stop(mut self) -> Result<SendCount, TestbedError> {
         self.end().map_err(TestbedError::system("generate packets"))?;
         Ok(self.sent())
     }

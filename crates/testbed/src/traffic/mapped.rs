@@ -11,7 +11,7 @@ use super::layout::Plain;
 ///
 /// Programs read and write them at the same time on other cores, so each access is a volatile copy.
 /// A word of eight bytes is read at once; several words may be from different moments.
-pub struct Mapped<T: Plain> {
+pub struct MappedArray<T: Plain> {
     memory: NonNull<u8>,
     bytes: usize,
     entries: usize,
@@ -19,11 +19,11 @@ pub struct Mapped<T: Plain> {
 }
 
 // SAFETY: the memory is shared with the kernel anyway; nothing in it belongs to a thread.
-unsafe impl<T: Plain> Send for Mapped<T> {}
+unsafe impl<T: Plain> Send for MappedArray<T> {}
 // SAFETY: as above; accesses are volatile copies and hand out no reference.
-unsafe impl<T: Plain> Sync for Mapped<T> {}
+unsafe impl<T: Plain> Sync for MappedArray<T> {}
 
-impl<T: Plain> Mapped<T> {
+impl<T: Plain> MappedArray<T> {
     /// Bytes from one entry to the next: arrays round values up to eight.
     const STRIDE: usize = size_of::<T>().next_multiple_of(8);
 
@@ -61,7 +61,7 @@ impl<T: Plain> Mapped<T> {
     }
 }
 
-impl<T: Plain> Drop for Mapped<T> {
+impl<T: Plain> Drop for MappedArray<T> {
     fn drop(&mut self) {
         // SAFETY: exactly what `new` mapped; no pointer into it outlives a call.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };

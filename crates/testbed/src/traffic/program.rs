@@ -9,7 +9,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle};
 
 use super::layout::{Destination, GeneratorState, Plain, SinkState};
-use super::mapped::Mapped;
+use super::mapped::MappedArray;
 use super::skeleton::TrafficSkelBuilder;
 use super::{DESTINATIONS_MAX, TRACKED_MAX};
 use crate::testbed::TestbedError;
@@ -20,10 +20,10 @@ pub struct Programs {
     pub(super) sink_frames: OwnedFd,
     pub(super) sink_skbs: OwnedFd,
     pass: OwnedFd,
-    pub(super) destinations: Mapped<Destination>,
-    pub(super) generator: Mapped<GeneratorState>,
-    pub(super) sink: Mapped<SinkState>,
-    pub(super) expected: Mapped<u64>,
+    pub(super) destinations: MappedArray<Destination>,
+    pub(super) generator: MappedArray<GeneratorState>,
+    pub(super) sink: MappedArray<SinkState>,
+    pub(super) expected: MappedArray<u64>,
     pub(super) arrivals: MapHandle,
 }
 
@@ -66,8 +66,8 @@ where
     program.as_fd().try_clone_to_owned()
 }
 
-fn mapped<T: Plain>(map: &impl MapCore, entries: usize) -> io::Result<Mapped<T>> {
-    Mapped::new(map.as_fd(), map.value_size() as usize, entries)
+fn mapped<T: Plain>(map: &impl MapCore, entries: usize) -> io::Result<MappedArray<T>> {
+    MappedArray::new(map.as_fd(), map.value_size() as usize, entries)
 }
 
 /// Attaches to an interface of this thread's namespace, in native mode; closing the link detaches it.

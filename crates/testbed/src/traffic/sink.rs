@@ -59,7 +59,7 @@ impl Arrived {
 
 /// Results of tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tracked {
+pub struct FlowStatistics {
     /// Packets that were tracked.
     pub packets: u64,
     /// Packets that arrived after a later one of their flow.
@@ -78,10 +78,10 @@ pub struct Tracked {
 pub struct Sink<'a> {
     programs: &'a Programs,
     testbed: &'a Testbed,
-    attached: Attached,
+    attached: SinkHook,
 }
 
-enum Attached {
+enum SinkHook {
     Frames(#[expect(dead_code, reason = "closing it detaches")] OwnedFd),
     /// The interface of the hook: the hook itself must not move between threads.
     Skbs(u32),
@@ -98,10 +98,10 @@ impl<'a> Sink<'a> {
         let what = format!("attach the sink to {}", testbed.interfaces.sink);
         let attached = testbed.sink.enter(|| {
             let attached = match mode {
-                SinkMode::Frames => attach(&programs.sink_frames, index).map(Attached::Frames),
+                SinkMode::Frames => attach(&programs.sink_frames, index).map(SinkHook::Frames),
                 SinkMode::Skbs => {
                     let attached = hook(programs, index).create().and_then(|mut hook| hook.attach());
-                    attached.map(|_| Attached::Skbs(index)).map_err(system)
+                    attached.map(|_| SinkHook::Skbs(index)).map_err(system)
                 }
             };
             attached.map_err(TestbedError::system(what))
@@ -145,9 +145,9 @@ impl<'a> Sink<'a> {
     }
 
     /// Results of tracking so far.
-    pub fn tracked(&self) -> Tracked {
+    pub fn tracked(&self) -> FlowStatistics {
         let state = self.programs.sink.get(0);
-        Tracked {
+        FlowStatistics {
             packets: state.tracked,
             reordered: state.reordered,
             gap_max: Duration::from_nanos(state.gap_ns_max),
@@ -168,7 +168,7 @@ impl<'a> Sink<'a> {
 
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
-        if let Attached::Skbs(index) = self.attached {
+        if let SinkHook::Skbs(index) = self.attached {
             // Only removing both directions together removes the qdisc. If the namespace or the interface is gone,
             // so is the hook.
             let away = || {

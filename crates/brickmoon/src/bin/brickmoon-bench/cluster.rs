@@ -1,7 +1,7 @@
 //! `brickmoon simulate` and `brickmoon plan`: options turned into those of `bm-simulate`, and its results as tables.
 
 use bm_cli::table::{Align, Table};
-use bm_simulate::plan::{Fabric, Outcome, Plans, Wanted, svg};
+use bm_simulate::plan::{Fabric, Outcome, Plans, Requirements, svg};
 use bm_simulate::{Matrix, Options, Report, Shape};
 use bm_vlb::Mode;
 
@@ -177,7 +177,7 @@ fn lost(report: &Report) -> String {
 pub fn plan(plan: &Plan) -> Result<(), Failure> {
     let file = plan.file.display();
     let text = std::fs::read_to_string(&plan.file).map_err(|why| Failure::usage(format!("{file}: {why}")))?;
-    let mut wanted = Wanted::parse(&text).map_err(|why| Failure::usage(format!("{file}: {why}")))?;
+    let mut wanted = Requirements::parse(&text).map_err(|why| Failure::usage(format!("{file}: {why}")))?;
     if let Some(ports) = plan.ports {
         wanted.ports = ports;
         wanted.check().map_err(Failure::usage)?;

@@ -15,7 +15,7 @@ use bm_testbed::addresses::Pattern;
 
 use super::bed::{Batching, Bed, NEXT_HOPS};
 use super::{BenchError, Options, breathe, check_all, pin, routable};
-use crate::alternate::{Measured, Sample, alternate_samples, repeat};
+use crate::alternate::{Sample, Series, alternate_samples, repeat};
 use crate::report::Row;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -98,7 +98,7 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
     Ok(rows.collect())
 }
 
-fn row(cell: &Cell, measured: &Measured, best: f64) -> Row {
+fn row(cell: &Cell, measured: &Series, best: f64) -> Row {
     let of_best = (measured.rates().median / best * 1000.0).round() / 1000.0;
     Row::mpps("batch", &cell.case(), measured)
         .with("receive", cell.receive)

@@ -33,7 +33,7 @@ use bm_testbed::tables::{Route, Table};
 use super::headers::Headers;
 use super::loop_port::{Arrivals, LoopPort, Sample};
 use super::packet::{FRAME, Packet};
-use super::running::Running;
+use super::running::RunningEngine;
 use crate::bench::{BenchError, SMALLEST};
 
 pub(super) use two_ports::Links;
@@ -137,7 +137,8 @@ impl Bed {
         Self::with_hops(table, frame_pool, |number| (next_hop_port(number), next_hop_mac(number)))
     }
 
-    /// The same, with next hops (counted from 1) behind the ports and with the MACs that `hop` returns.
+    /// A router with these routes; its next hops (counted from 1) are behind the ports and have the MACs that `hop`
+    /// returns.
     pub fn with_hops(
         table: Table,
         frame_pool: Arc<FramePool>,
@@ -187,24 +188,24 @@ impl Bed {
         &self,
         destinations: &Arc<[A]>,
         batching: Batching,
-    ) -> Result<Running, BenchError> {
+    ) -> Result<RunningEngine, BenchError> {
         self.router_of_sizes(destinations, SMALLEST, batching)
     }
 
-    /// The same with packets of these sizes.
+    /// The router, with packets of these sizes to `destinations`.
     pub fn router_of_sizes<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
         sizes: Sizes,
         batching: Batching,
-    ) -> Result<Running, BenchError> {
+    ) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, batching)?;
         self.routed(making, PORTS.len())
     }
 
     /// The router with filters, a check of sources, a hook or other interfaces.
-    pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<Running, BenchError> {
+    pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, SMALLEST, Batching::default())?;
         self.routed_with(making, extras)
@@ -215,13 +216,13 @@ impl Bed {
         &self,
         extras: Extras,
         port: impl Fn(usize, Vec<Frame>, Arc<Sample>) -> Box<dyn Port>,
-    ) -> Result<Running, BenchError> {
+    ) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports_of(Batching::default(), port)?;
         self.routed_with(making, extras)
     }
 
-    fn routed_with(&self, mut making: Making, extras: Extras) -> Result<Running, BenchError> {
+    fn routed_with(&self, mut making: Making, extras: Extras) -> Result<RunningEngine, BenchError> {
         let ipv4 = if extras.links == Links::Multipath { &self.groups } else { &self.ipv4.fib };
         let vrf = Vrf { ipv4: ipv4.clone(), ipv6: self.ipv6.fib.clone() };
         let tables = extras.links.tables(vrf, &self.next_hops, extras.reverse_path);
@@ -237,7 +238,7 @@ impl Bed {
         &self,
         destinations: &Arc<[A]>,
         workers: usize,
-    ) -> Result<Vec<Running>, BenchError> {
+    ) -> Result<Vec<RunningEngine>, BenchError> {
         let registry = Making::registry(workers)?;
         let router = |worker| {
             let mut making = Making::of_worker(&self.frame_pool, &registry, worker);
@@ -248,14 +249,14 @@ impl Bed {
     }
 
     /// The router with a device of the caller's as the first port; all next hops must be behind it.
-    pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
+    pub fn router_over(&self, device: Box<dyn Port>) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
         self.routed(making, 1)
     }
 
     /// A device of the caller's alone, which sends what it receives.
-    pub fn loop_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
+    pub fn loop_over(&self, device: Box<dyn Port>) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
         making.link("left.output -> left.left")?;
@@ -267,14 +268,14 @@ impl Bed {
         &self,
         batching: Batching,
         port: impl Fn(usize, Vec<Frame>, Arc<Sample>) -> Box<dyn Port>,
-    ) -> Result<Running, BenchError> {
+    ) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports_of(batching, port)?;
         self.routed(making, PORTS.len())
     }
 
     /// Adds a router between the first `joined` of the ports to a network in the making.
-    fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
+    fn routed(&self, mut making: Making, joined: usize) -> Result<RunningEngine, BenchError> {
         let slow = self.router_app(&mut making)?;
         making.link_ports(joined)?;
         making.running(Some(slow))
@@ -285,7 +286,7 @@ impl Bed {
         self.add_router(making, &self.published, None)
     }
 
-    /// The same with other tables, and with a hook.
+    /// Adds the router with these tables, and with a hook if there is one.
     fn add_router(
         &self,
         making: &mut Making,
@@ -316,7 +317,7 @@ impl Bed {
         &self,
         destinations: &Arc<[A]>,
         sizes: Sizes,
-    ) -> Result<Running, BenchError> {
+    ) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, Batching::default())?;
         making.link("left.output -> right.left")?;
@@ -492,9 +493,9 @@ impl Making {
         self.app(name, Box::new(PortApp::new(device, received, sent)))
     }
 
-    pub fn running(self, slow: Option<SlowPath>) -> Result<Running, BenchError> {
+    pub fn running(self, slow: Option<SlowPath>) -> Result<RunningEngine, BenchError> {
         let Self { network, frames, sample, accounts, .. } = self;
         let engine = Engine::new(network, frames).map_err(BenchError::build("network"))?;
-        Ok(Running { engine, sample, accounts, _slow: slow })
+        Ok(RunningEngine { engine, sample, accounts, _slow: slow })
     }
 }

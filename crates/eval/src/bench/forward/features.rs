@@ -14,7 +14,7 @@ use bm_testbed::addresses::Pattern;
 
 use super::bed::{Bed, Extras, Links, PORTS};
 use super::mix;
-use super::running::Running;
+use super::running::RunningEngine;
 use super::{BREATHS, BenchError, breathe, check_all, rounded, routable};
 use crate::alternate::{Subject, Turns, alternate};
 use crate::bench::lua::hooks;
@@ -100,7 +100,7 @@ impl Feature {
 
 /// A router with one of the features.
 pub(super) struct Featured {
-    pub running: Running,
+    pub running: RunningEngine,
     /// What leaves is not what leaves without the feature.
     differs: bool,
     /// The owner of the hook's Lua state.

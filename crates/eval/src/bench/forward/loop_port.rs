@@ -167,7 +167,7 @@ fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A
     }
 }
 
-/// The same for frames of different lengths, used in turn beginning at `turn`. A device writes the length of each.
+/// Renews frames of different lengths, used in turn beginning at `turn`. A device writes the length of each.
 #[inline(never)]
 fn renew_mixed<A: Packet>(
     template: &Template,

@@ -1,6 +1,6 @@
 //! Mixed traffic: both families in turn, or IPv4 with one odd packet in a hundred.
 //!
-//! The same router as in the other cases, with ports that write whole frames, so that packets of any kind can arrive.
+//! The router of the other cases, with ports that write whole frames, so that packets of any kind can arrive.
 //! Odd packets go to the slow path, which does not run here: its queue takes the first of them, and the rest are
 //! dropped. So the figures are the worker's time per packet that arrives. `over_plain` compares it with IPv4 alone, or
 //! for both families with the mean of IPv4 alone and IPv6 alone.
@@ -16,7 +16,7 @@ use bm_wire::checksum;
 use super::bed::{Batching, Bed, BenchFamily, FRAMES, PORTS, port_mac};
 use super::loop_port::Sample;
 use super::packet::{FRAME, Packet, arriving};
-use super::running::Running;
+use super::running::RunningEngine;
 use super::{BREATHS, BenchError, SAMPLE_BREATHS, expected, rounded, routable};
 use crate::alternate::{Subject, Turns, alternate};
 use crate::report::Row;
@@ -180,7 +180,7 @@ pub(super) fn ipv4_port(bed: &Bed, index: usize, frames: Vec<Frame>, sample: Arc
 }
 
 /// The router, with one kind of traffic.
-pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running, BenchError> {
+pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<RunningEngine, BenchError> {
     bed.router_of_ports(batching, |index, frames, sample| {
         mix.port(bed, index, frames, sample, batching.receive.min(BURST))
     })
@@ -188,7 +188,7 @@ pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running,
 
 /// Runs the router for a while and compares the frames that leave with the expected ones; every frame must be in an
 /// account.
-pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), BenchError> {
+pub(super) fn check(bed: &Bed, mix: Mix, running: &mut RunningEngine) -> Result<(), BenchError> {
     running.sample.begin();
     (0..SAMPLE_BREATHS).for_each(|_| _ = running.engine.breathe());
     let case = || format!("{CASE} {}", mix.name());
@@ -212,7 +212,7 @@ pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), Be
 }
 
 /// Runs breaths, and returns how many frames arrived.
-fn breathe(running: &mut Running) -> u64 {
+fn breathe(running: &mut RunningEngine) -> u64 {
     let before = running.received();
     (0..BREATHS).for_each(|_| _ = running.engine.breathe());
     running.received() - before
@@ -222,7 +222,7 @@ fn breathe(running: &mut Running) -> u64 {
 pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let running = |mix| router(bed, mix, Batching::default());
     let mut routers = Mix::ALL.map(running).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let check_all = |routers: &mut [Running]| {
+    let check_all = |routers: &mut [RunningEngine]| {
         Mix::ALL.iter().zip(routers).try_for_each(|(&mix, running)| check(bed, mix, running))
     };
     check_all(&mut routers)?;

@@ -22,7 +22,7 @@ use bm_port::Port;
 use super::bed::{Batching, Bed, FRAMES, Making, PORTS, port_mac};
 use super::loop_port::{Sample, renew_all};
 use super::packet::{FRAME, Packet, Template};
-use super::running::Running;
+use super::running::RunningEngine;
 use crate::bench::{BenchError, SMALLEST};
 
 /// Number of places in each ring: all frames fit, so none is ever refused.
@@ -30,7 +30,7 @@ const PLACES: usize = FRAMES.next_power_of_two();
 
 /// Where the router is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum Boundary {
     /// Receiving on one core, routing and sending on the other.
     Receive,
     /// Ports on one core, the router on the other.
@@ -42,12 +42,12 @@ impl Bed {
     pub(super) fn pipeline<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
-        cut: Cut,
+        cut: Boundary,
         (first, second): (Making, Making),
-    ) -> Result<[Running; 2], BenchError> {
+    ) -> Result<[RunningEngine; 2], BenchError> {
         match cut {
-            Cut::Receive => self.cut_behind_receiving(destinations, first, second),
-            Cut::Router => self.cut_around_router(destinations, first, second),
+            Boundary::Receive => self.cut_behind_receiving(destinations, first, second),
+            Boundary::Router => self.cut_around_router(destinations, first, second),
         }
     }
 
@@ -56,7 +56,7 @@ impl Bed {
         destinations: &Arc<[A]>,
         mut front: Making,
         mut back: Making,
-    ) -> Result<[Running; 2], BenchError> {
+    ) -> Result<[RunningEngine; 2], BenchError> {
         let (leave, enter) = crossing();
         front.app("leave", Box::new(leave))?;
         back.app("enter", Box::new(enter))?;
@@ -87,7 +87,7 @@ impl Bed {
         destinations: &Arc<[A]>,
         mut ports: Making,
         mut routing: Making,
-    ) -> Result<[Running; 2], BenchError> {
+    ) -> Result<[RunningEngine; 2], BenchError> {
         ports.ports(destinations, SMALLEST, Batching::default())?;
         let ((there, arriving), (back, returning)) = (crossing(), crossing());
         ports.app("leave", Box::new(there))?;

@@ -27,12 +27,12 @@ use bm_testbed::addresses::{Pattern, Sizes};
 use bm_testbed::tables::{self, TableOptions};
 
 use super::bed::{Bed, NEXT_HOPS, port_mac};
-use super::running::Running;
+use super::running::RunningEngine;
 use super::{
-    BREATHS, BenchError, CountOptions, Counted, LEAST, SAMPLE_BREATHS, breathe, cores, count_breaths,
+    BREATHS, BenchError, BreathCount, CountOptions, LEAST, SAMPLE_BREATHS, breathe, cores, count_breaths,
     routable,
 };
-use crate::alternate::{Measured, Sample, Turns, alternate_samples, repeat};
+use crate::alternate::{Sample, Series, Turns, alternate_samples, repeat};
 use crate::bench::{Options, SMALLEST, size_suffix};
 use crate::report::Row;
 use device::{Capture, Looped, frame};
@@ -152,21 +152,21 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut found = PortsFound::default();
-    let l3fwd = cases.iter().any(|case| case.routed).then(|| l3fwd::Built::new(&bed.ipv4.routes));
+    let l3fwd = cases.iter().any(|case| case.routed).then(|| l3fwd::L3fwdProgram::new(&bed.ipv4.routes));
     let l3fwd = l3fwd.and_then(|built| built.map_err(|why| found.notes.push(why)).ok());
     for case in cases {
         let capture = Capture::write(destinations, &case.lengths());
         let capture = capture.map_err(BenchError::build("capture file"))?;
         let measured =
             measure(case, &bed, destinations, &capture, l3fwd.as_ref(), (core, turns), &mut found.notes)?;
-        let row = |measured: &Measured| row(&case, &bed, measured);
+        let row = |measured: &Series| row(&case, &bed, measured);
         found.rows.extend(measured.iter().map(row));
     }
     Ok(found)
 }
 
 /// Runs a number of breaths on a device's ring with a small table, for [`forward_counted`](super::forward_counted).
-pub(super) fn counted(case: &str, options: CountOptions) -> Result<Counted, BenchError> {
+pub(super) fn counted(case: &str, options: CountOptions) -> Result<BreathCount, BenchError> {
     let routed = match case {
         "net_ring" => true,
         "net_ring-minimal" => false,
@@ -183,12 +183,12 @@ pub(super) fn counted(case: &str, options: CountOptions) -> Result<Counted, Benc
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
     let ((mut running, _sent), _device) = run(case, &bed, destinations, case.vdev)?;
-    let counted = count_breaths(&mut running, breaths, Running::sent);
+    let counted = count_breaths(&mut running, breaths, RunningEngine::sent);
     running.check_accounts().map_err(|counters| BenchError::Lost { case: case.name(), counters })?;
     Ok(counted)
 }
 
-fn row(case: &Case, bed: &Bed, measured: &Measured) -> Row {
+fn row(case: &Case, bed: &Bed, measured: &Series) -> Row {
     let row = Row::mpps("ports", &case.name(), measured);
     let row = row.with("sizes", case.sizes.to_string()).with("frame_bytes", case.mean_bytes());
     let version = bm_port_dpdk::version().unwrap_or_default();
@@ -211,10 +211,10 @@ fn measure(
     bed: &Bed,
     destinations: &[u32],
     capture: &Capture,
-    l3fwd: Option<&l3fwd::Built>,
+    l3fwd: Option<&l3fwd::L3fwdProgram>,
     (core, turns): (usize, Turns),
     notes: &mut Vec<String>,
-) -> Result<Vec<Measured>, BenchError> {
+) -> Result<Vec<Series>, BenchError> {
     let device = case.device(capture);
     let (mut running, device_kept) = run(case, bed, destinations, &device)?;
     check(&case, &mut running.0, &running.1, destinations)?;
@@ -266,10 +266,15 @@ impl Peer {
     }
 }
 
-type Watched = (Running, device::Sent);
+type EngineWithCopies = (RunningEngine, device::SentFrames);
 
 /// Our engine on the device, with frames in its ring.
-fn run(case: Case, bed: &Bed, destinations: &[u32], text: &str) -> Result<(Watched, DpdkDevice), BenchError> {
+fn run(
+    case: Case,
+    bed: &Bed,
+    destinations: &[u32],
+    text: &str,
+) -> Result<(EngineWithCopies, DpdkDevice), BenchError> {
     let device = DpdkDevice::open(&Spec::new(text), bed.frames(), DeviceOptions::default());
     let device = device.map_err(BenchError::Dpdk)?;
     let port = device.queue(0).map_err(BenchError::Dpdk)?;
@@ -283,8 +288,8 @@ fn run(case: Case, bed: &Bed, destinations: &[u32], text: &str) -> Result<(Watch
 /// Runs for a while and compares what is sent, byte by byte, with what is expected.
 fn check(
     case: &Case,
-    running: &mut Running,
-    sent: &device::Sent,
+    running: &mut RunningEngine,
+    sent: &device::SentFrames,
     destinations: &[u32],
 ) -> Result<(), BenchError> {
     sent.begin();

@@ -9,7 +9,7 @@ use bm_stats::{Account, Entry};
 use super::loop_port::Sample;
 
 /// A running engine, and what is needed to check it.
-pub(super) struct Running {
+pub(super) struct RunningEngine {
     pub engine: Engine,
     pub sample: Arc<Sample>,
     /// Accounts that must have sent all of their frames.
@@ -18,7 +18,7 @@ pub(super) struct Running {
     pub _slow: Option<SlowPath>,
 }
 
-impl Running {
+impl RunningEngine {
     /// Frames that the ports have sent so far.
     pub fn sent(&self) -> u64 {
         let ports = self.accounts.iter().filter(|(name, _)| name.starts_with("port/"));
@@ -46,7 +46,7 @@ impl Running {
         self.check(|account| account.get(Entry::Sent))
     }
 
-    /// The same, but frames may also have gone to the slow path, or been dropped.
+    /// Checks that every frame that an account received was sent, went to the slow path or was dropped.
     pub fn check_closed(&self) -> Result<(), String> {
         self.check(|account| account.get(Entry::Sent) + account.get(Entry::Passed) + account.dropped_in_all())
     }
@@ -63,7 +63,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningEngine {
     fn drop(&mut self) {
         self.engine.stop();
     }

@@ -21,10 +21,10 @@ use bm_testbed::testbed::cores;
 
 use super::bed::{Bed, BenchFamily, Making, NEXT_HOPS};
 use super::packet::Packet;
-use super::pipeline::Cut;
-use super::running::Running;
+use super::pipeline::Boundary;
+use super::running::RunningEngine;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
-use crate::alternate::{Measured, Sample, Spread, Turns, alternate_samples, spread, thread_time};
+use crate::alternate::{Quantiles, Sample, Series, Turns, alternate_samples, spread, thread_time};
 use crate::report::Row;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -51,10 +51,10 @@ pub struct WorkersFound {
 enum Layout {
     /// One router per core.
     Whole { workers: usize },
-    /// The same with nothing shared, on two cores.
+    /// One router on each of two cores, with nothing shared.
     Apart,
     /// One router per two cores.
-    Pipelines { cut: Cut, cores: usize },
+    Pipelines { cut: Boundary, cores: usize },
 }
 
 impl Layout {
@@ -78,8 +78,8 @@ impl Layout {
         match self {
             Self::Whole { workers } => format!("workers-{workers}"),
             Self::Apart => "apart-2".into(),
-            Self::Pipelines { cut: Cut::Receive, cores } => format!("pipeline-receive-{cores}"),
-            Self::Pipelines { cut: Cut::Router, cores } => format!("pipeline-router-{cores}"),
+            Self::Pipelines { cut: Boundary::Receive, cores } => format!("pipeline-receive-{cores}"),
+            Self::Pipelines { cut: Boundary::Router, cores } => format!("pipeline-router-{cores}"),
         }
     }
 
@@ -90,7 +90,7 @@ impl Layout {
             return whole.chain((cores > 1).then_some(Self::Apart)).collect();
         }
         let cores = cores - cores % 2;
-        let cuts = [Cut::Receive, Cut::Router].map(|cut| Self::Pipelines { cut, cores });
+        let cuts = [Boundary::Receive, Boundary::Router].map(|cut| Self::Pipelines { cut, cores });
         let whole = Self::Whole { workers: cores };
         if cores == 0 { Vec::new() } else { [whole].into_iter().chain(cuts).collect() }
     }
@@ -152,7 +152,7 @@ impl Beds {
         &self,
         layout: Layout,
         destinations: &Arc<[A]>,
-    ) -> Result<Vec<Running>, BenchError> {
+    ) -> Result<Vec<RunningEngine>, BenchError> {
         let Self([bed, other]) = self;
         match layout {
             Layout::Whole { workers } => bed.routers(destinations, workers),
@@ -185,12 +185,12 @@ fn measure<A: BenchFamily>(
     layouts: &[Layout],
     cores: &[usize],
     turns: Turns,
-) -> Result<(Vec<Measured>, Vec<Measured>), BenchError> {
+) -> Result<(Vec<Series>, Vec<Series>), BenchError> {
     let table = A::table(&beds.0[0]);
     let destinations = routable(Pattern::Prefix, table);
     let subjects: Vec<String> = layouts.iter().map(|layout| layout.subject()).collect();
-    let mut cpu: Vec<Measured> =
-        subjects.iter().map(|subject| Measured { subject: subject.clone(), samples: Vec::new() }).collect();
+    let mut cpu: Vec<Series> =
+        subjects.iter().map(|subject| Series { subject: subject.clone(), samples: Vec::new() }).collect();
     let wall = alternate_samples(turns.runs, subjects, |index| -> Result<Sample, BenchError> {
         let mut engines = beds.engines(layouts[index], &destinations)?;
         // So that layouts with few workers do not always use the same cores.
@@ -207,7 +207,7 @@ fn measure<A: BenchFamily>(
 }
 
 /// Runs each engine on its core for one turn, all at the same time.
-fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
+fn work(engines: &mut [RunningEngine], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
     let start = Barrier::new(engines.len());
     std::thread::scope(|scope| {
         let shift = |(running, &&core): (_, &&usize)| {
@@ -226,8 +226,8 @@ fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Res
     })
 }
 
-fn one_shift(running: &mut Running, start: &Barrier, turns: Turns) -> Shift {
-    let for_a_time = |running: &mut Running, time: Duration| {
+fn one_shift(running: &mut RunningEngine, start: &Barrier, turns: Turns) -> Shift {
+    let for_a_time = |running: &mut RunningEngine, time: Duration| {
         let begin = Instant::now();
         let mut items = 0;
         while begin.elapsed() < time {
@@ -254,13 +254,13 @@ fn rates(shifts: &[Shift]) -> (Sample, Sample) {
 }
 
 /// The rate on several cores, divided by the rate on one core times the number of cores, in each round.
-fn efficiency(measured: &Measured, one: &Measured, cores: usize) -> Spread {
+fn efficiency(measured: &Series, one: &Series, cores: usize) -> Quantiles {
     let rounds = measured.samples.iter().zip(&one.samples);
     spread(rounds.map(|(many, one)| many.rate / (one.rate * cores as f64)))
 }
 
 impl WorkersFound {
-    fn add(&mut self, case: &str, layouts: &[Layout], wall: &[Measured], cpu: &[Measured]) {
+    fn add(&mut self, case: &str, layouts: &[Layout], wall: &[Series], cpu: &[Series]) {
         for (clock, measured) in [("wall", wall), ("cpu", cpu)] {
             let case = format!("{case}-{clock}");
             for (layout, measured_one) in layouts.iter().zip(measured) {
@@ -283,8 +283,8 @@ impl WorkersFound {
             return;
         };
         let workers = last.cores();
-        let times = |measured: &[Measured]| {
-            let Spread { min, median, max } = efficiency(&measured[workers - 1], &measured[0], workers);
+        let times = |measured: &[Series]| {
+            let Quantiles { min, median, max } = efficiency(&measured[workers - 1], &measured[0], workers);
             let [min, median, max] = [min, median, max].map(|part| part * workers as f64);
             format!("{median:.2} times as much as one ({min:.2} to {max:.2})")
         };
@@ -300,7 +300,7 @@ fn rounded(part: f64) -> f64 {
     (part * 1e3).round() / 1e3
 }
 
-fn row(case: &str, layout: Layout, measured: &Measured) -> Row {
+fn row(case: &str, layout: Layout, measured: &Series) -> Row {
     let per_core = measured.rates().median / layout.cores() as f64 / 1e6;
     Row::mpps("workers", case, measured)
         .with("cores", layout.cores())
@@ -361,8 +361,8 @@ mod tests {
         // Another thread had the second core for half of the time.
         let (wall, cpu) = rates(&[shift(1_000, 100, 100), shift(500, 100, 50)]);
         assert_eq!((wall.rate.round(), cpu.rate.round()), (15_000.0, 20_000.0));
-        let one = Measured { subject: "workers-1".into(), samples: vec![rates(&[shift(1_000, 100, 100)]).1] };
-        let two = Measured { subject: "workers-2".into(), samples: vec![cpu] };
+        let one = Series { subject: "workers-1".into(), samples: vec![rates(&[shift(1_000, 100, 100)]).1] };
+        let two = Series { subject: "workers-2".into(), samples: vec![cpu] };
         assert!((efficiency(&two, &one, 2).median - 1.0).abs() < 1e-9);
         let mut found = WorkersFound::default();
         let layouts = [Layout::Whole { workers: 1 }, Layout::Whole { workers: 2 }];

@@ -20,7 +20,7 @@ use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 
 use super::figures::rounded;
 use super::{KernelOptions, tcp};
-use crate::alternate::{Spread, spread};
+use crate::alternate::{Quantiles, spread};
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::report::Row;
@@ -131,7 +131,7 @@ fn turns(
     }
     let ratios = spread(rates[0].iter().zip(&rates[1]).map(|(linux, auto)| auto / linux));
     let rows = ["linux", "auto"].into_iter().zip(&rates).map(|(subject, rates)| {
-        let Spread { min, median, max } = spread(rates.iter().copied());
+        let Quantiles { min, median, max } = spread(rates.iter().copied());
         let row = Row {
             bench: "kernel".into(),
             case: case.name.clone(),

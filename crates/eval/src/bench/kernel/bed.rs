@@ -80,7 +80,7 @@ impl Turns {
 pub struct Flows {
     /// With the next hop that the table returns.
     pub checked: Stream,
-    /// The same without a check of the next hop: the floor has only one.
+    /// Without a check of the next hop, since the floor has only one.
     pub anywhere: Stream,
     /// Routes of the family in the table.
     pub routes: usize,
@@ -96,7 +96,7 @@ pub struct Turn {
 }
 
 /// The results of a subject in a case.
-pub struct Measured {
+pub struct KernelResult {
     /// Turns by subject, in the order of `SUBJECTS`.
     pub turns: [Vec<Turn>; 4],
     /// Mean size of the frames, with the frame check sequence.
@@ -108,7 +108,7 @@ pub struct Measured {
 }
 
 /// The daemon; the bench attaches and detaches its program.
-struct Running {
+struct RunningDaemon {
     daemon: Daemon,
     program: OwnedFd,
 }
@@ -127,7 +127,7 @@ pub struct Holds {
 
 /// Namespaces, programs and the daemon.
 pub struct Bed {
-    running: Option<Running>,
+    running: Option<RunningDaemon>,
     programs: Programs,
     rivals: Rivals,
     cores: Cores,
@@ -155,7 +155,7 @@ impl Bed {
         let resident_bytes = daemon.resident_bytes().unwrap_or(0);
         self.holds = Holds { tables_bytes: tables_bytes(options, &daemon)?, resident_bytes, ready, idle };
         let program = borrow_program(&self.testbed)?;
-        self.running = Some(Running { daemon, program });
+        self.running = Some(RunningDaemon { daemon, program });
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Bed {
     }
 
     /// Gives every subject its turns; each round begins with the next one.
-    pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<Measured, BenchError> {
+    pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<KernelResult, BenchError> {
         let mut taken: [Vec<Turn>; 4] = Default::default();
         let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
@@ -185,7 +185,7 @@ impl Bed {
             }
         }
         let (frame_bytes, destinations) = (flows.checked.frame_bytes_mean(), flows.checked.destinations());
-        Ok(Measured { turns: taken, frame_bytes, destinations, routes: flows.routes })
+        Ok(KernelResult { turns: taken, frame_bytes, destinations, routes: flows.routes })
     }
 
     fn turn(

@@ -4,8 +4,8 @@
 //! ratios; for one that waits for the generator, on a busy machine, they have not.
 
 use super::SUBJECTS;
-use super::bed::{Bed, Measured, Turn};
-use crate::alternate::{Measured as Rates, spread};
+use super::bed::{Bed, KernelResult, Turn};
+use crate::alternate::{Series as Rates, spread};
 use crate::report::Row;
 
 const LINUX: usize = 0;
@@ -13,11 +13,11 @@ const BRICKMOON: usize = 2;
 const FLOOR: usize = 3;
 
 /// One row per subject.
-pub fn rows(case: &str, measured: &Measured, bed: &Bed) -> Vec<Row> {
+pub fn rows(case: &str, measured: &KernelResult, bed: &Bed) -> Vec<Row> {
     (0..SUBJECTS.len()).map(|subject| row(case, subject, measured, bed)).collect()
 }
 
-fn row(case: &str, subject: usize, measured: &Measured, bed: &Bed) -> Row {
+fn row(case: &str, subject: usize, measured: &KernelResult, bed: &Bed) -> Row {
     let turns = &measured.turns[subject];
     let samples = turns.iter().flat_map(|turn| turn.flow.samples.clone()).collect();
     let rates = Rates { subject: SUBJECTS[subject].into(), samples };

@@ -16,7 +16,7 @@ use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 use super::KernelOptions;
 use super::bed::{Ahead, OVERHEAD, Polling, SLOT, WARM_UP};
 use super::figures::{rounded, with_spread};
-use crate::alternate::{Measured as Rates, Sample};
+use crate::alternate::{Sample, Series as Rates};
 use crate::bench::BenchError;
 use crate::measure::{Flow, Measure};
 use crate::report::Row;

@@ -21,7 +21,7 @@ use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 
 use super::KernelOptions;
 use super::figures::rounded;
-use crate::alternate::{Spread, spread};
+use crate::alternate::{Quantiles, spread};
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::report::Row;
@@ -107,7 +107,7 @@ fn turns(
     }
     let linux = spread(rates[0].iter().copied()).median;
     let rows = SUBJECTS.iter().zip(&rates).map(|((subject, _), rates)| {
-        let Spread { min, median, max } = spread(rates.iter().copied());
+        let Quantiles { min, median, max } = spread(rates.iter().copied());
         Row {
             bench: "kernel".into(),
             case: case.name.into(),

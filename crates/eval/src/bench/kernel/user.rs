@@ -21,7 +21,7 @@ use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 use super::KernelOptions;
 use super::bed::{Ahead, Flows, OVERHEAD, Polling, SLOT, WARM_UP};
 use super::figures::with_spread;
-use crate::alternate::{Measured as Rates, Sample};
+use crate::alternate::{Sample, Series as Rates};
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::measure::{Flow, Measure};

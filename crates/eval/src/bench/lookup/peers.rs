@@ -36,10 +36,10 @@ const INSTALL: &str = "install it with: apt-get install libdpdk-dev gcc pkg-conf
 /// Why DPDK is not measured, and what to do, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("DPDK is left out of the comparison: {}", .0)]
-pub struct Missing(String);
+pub struct DpdkMissing(String);
 
-fn missing(why: impl fmt::Display) -> Missing {
-    Missing(why.to_string())
+fn missing(why: impl fmt::Display) -> DpdkMissing {
+    DpdkMissing(why.to_string())
 }
 
 /// Number of blocks that entries of two bytes can address.
@@ -78,7 +78,7 @@ impl Peers {
     ///
     /// # Errors
     /// What is missing.
-    pub fn start(core: usize) -> Result<Arc<Self>, Missing> {
+    pub fn start(core: usize) -> Result<Arc<Self>, DpdkMissing> {
         let folder = Folder::new()
             .map_err(|error| missing(format_args!("cannot create a temporary folder: {error}")))?;
         let object = compile(&folder.0)?;
@@ -105,7 +105,7 @@ impl Peers {
     ///
     /// # Errors
     /// If DPDK has no room for it.
-    pub fn build<A: Family>(self: &Arc<Self>, of: Variant, routes: &[Route<A>]) -> Result<Peer, Missing> {
+    pub fn build<A: Family>(self: &Arc<Self>, of: Variant, routes: &[Route<A>]) -> Result<Peer, DpdkMissing> {
         let refused = |what: &str| missing(format_args!("{} has no room for {what}", of.name));
         let blocks = A::blocks(routes);
         // Some to spare, for what updates add.
@@ -252,7 +252,7 @@ impl Drop for Folder {
 }
 
 /// The flags that pkg-config has for libdpdk.
-fn flags(of: &str) -> Result<Vec<String>, Missing> {
+fn flags(of: &str) -> Result<Vec<String>, DpdkMissing> {
     let found = Command::new("pkg-config").args([of, "libdpdk"]).output();
     let found = found.map_err(|error| missing(format_args!("pkg-config: {error}; {INSTALL}")))?;
     if !found.status.success() {
@@ -261,7 +261,7 @@ fn flags(of: &str) -> Result<Vec<String>, Missing> {
     Ok(String::from_utf8_lossy(&found.stdout).split_whitespace().map(String::from).collect())
 }
 
-fn compile(folder: &Path) -> Result<PathBuf, Missing> {
+fn compile(folder: &Path) -> Result<PathBuf, DpdkMissing> {
     let (source, object) = (folder.join("peers.c"), folder.join("peers.so"));
     std::fs::write(&source, SOURCE)
         .map_err(|error| missing(format_args!("{}: {error}", source.display())))?;
@@ -282,7 +282,7 @@ fn compile(folder: &Path) -> Result<PathBuf, Missing> {
     Err(missing(format_args!("the shim does not compile against this DPDK: {first}; {INSTALL}")))
 }
 
-fn open(object: &Path) -> Result<Handle, Missing> {
+fn open(object: &Path) -> Result<Handle, DpdkMissing> {
     let path = CString::new(object.as_os_str().as_encoded_bytes()).map_err(missing)?;
     // SAFETY: loading runs the constructors of DPDK's libraries, which touch nothing of ours.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
@@ -306,7 +306,7 @@ struct Symbols {
 
 /// # Safety
 /// `library` must be what `peers.c` was compiled to.
-unsafe fn symbols(library: Handle) -> Result<Symbols, Missing> {
+unsafe fn symbols(library: Handle) -> Result<Symbols, DpdkMissing> {
     let find = |name: &CStr| {
         // SAFETY: the library is loaded and stays so; the name ends in a zero.
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };

@@ -55,7 +55,7 @@ fn peers_agree_with_the_oracle() {
 
 #[test]
 fn names_every_case_once() {
-    let cases = Work::cases("ipv4");
+    let cases = Operation::cases("ipv4");
     let names: Vec<&str> = cases.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         names[..5],

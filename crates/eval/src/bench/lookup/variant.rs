@@ -22,14 +22,14 @@ pub struct Variant {
     pub entry: usize,
 }
 
-/// What is measured, the fastest first.
+/// What is measured for IPv4, the fastest first.
 pub const IPV4: &[Variant] = &[
     Variant { name: "rte_fib-2b", kind: Kind::Fib, entry: 2 },
     Variant { name: "rte_fib-4b", kind: Kind::Fib, entry: 4 },
     Variant { name: "rte_lpm", kind: Kind::Lpm, entry: 4 },
 ];
 
-/// The same for IPv6. Entries of two bytes have no room for a full table.
+/// What is measured for IPv6. Entries of two bytes have no room for a full table.
 pub const IPV6: &[Variant] = &[
     Variant { name: "rte_fib6-4b", kind: Kind::Fib6, entry: 4 },
     Variant { name: "rte_fib6-2b", kind: Kind::Fib6, entry: 2 },

@@ -11,7 +11,7 @@ use bm_graph::Engine;
 use bm_lua::{JitReport, LuaError, PreparedFunction, State};
 
 use super::{BREATHS, CASES, Case, turn};
-use crate::alternate::{Measured, Sample, thread_time};
+use crate::alternate::{Sample, Series, thread_time};
 use crate::bench::{BenchError, Options};
 use crate::report::{Align, Row, aligned};
 
@@ -125,10 +125,10 @@ pub fn soak(
 }
 
 impl Minute {
-    fn measured(&self, subject: usize) -> Measured {
+    fn measured(&self, subject: usize) -> Series {
         let sample = |&rate: &f64| Sample { items: 1, rate, ns: 1e9 / rate.max(1e-9) };
         let samples = self.rates[subject].iter().map(sample).collect();
-        Measured { subject: ["lua", "rust"][subject].into(), samples }
+        Series { subject: ["lua", "rust"][subject].into(), samples }
     }
 
     /// Packets a second, the median of the turns: Lua's and Rust's.

@@ -10,7 +10,7 @@ pub const ON_THE_LINK: usize = DATA + 8 + 20 + 14 + 24;
 pub enum Matrix {
     /// Each node sends as much to each other one.
     Uniform,
-    /// The others together send 2 R to node 0: twice what its port could send if it had a rate.
+    /// All nodes but 0 together send 2 R to it: twice what its port could send if it had a rate.
     Hot,
     /// Each node sends everything to the next one.
     Permutation,

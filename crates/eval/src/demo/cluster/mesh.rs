@@ -52,18 +52,18 @@ impl Drop for Folder {
 /// What `show cluster --json` says of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Counted {
+pub struct ClusterCounters {
     /// Its routes to other nodes.
     pub routes: u64,
     /// What its balancers have done.
     pub balanced: BTreeMap<String, u64>,
-    pub links: Vec<LinkCounted>,
+    pub links: Vec<LinkCounters>,
 }
 
 /// What it says of a link.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct LinkCounted {
+pub struct LinkCounters {
     /// The node at the other end.
     pub node: usize,
     /// `up` if frames and messages pass.
@@ -207,8 +207,9 @@ impl Mesh {
         let (began, routes) = (Instant::now(), ENTRIES * (self.nodes.len() as u64 - 1));
         loop {
             let all = self.counters()?;
-            let is_ready =
-                |node: &Counted| node.routes == routes && node.links.iter().all(|link| link.state == "up");
+            let is_ready = |node: &ClusterCounters| {
+                node.routes == routes && node.links.iter().all(|link| link.state == "up")
+            };
             if all.iter().all(is_ready) {
                 return Ok(interrupt::sleep(Duration::from_millis(200))?);
             }
@@ -223,9 +224,9 @@ impl Mesh {
     ///
     /// # Errors
     /// A daemon does not answer.
-    pub fn counters(&self) -> Result<Vec<Counted>, DemoError> {
+    pub fn counters(&self) -> Result<Vec<ClusterCounters>, DemoError> {
         let of = |daemon: &Option<Daemon>| {
-            let Some(daemon) = daemon else { return Ok(Counted::default()) };
+            let Some(daemon) = daemon else { return Ok(ClusterCounters::default()) };
             let socket = daemon.socket().display().to_string();
             let words = ["show", "cluster", "--json", "--socket", &socket];
             let said = command(&mut Command::new(&self.program), &words, "")?;

@@ -44,7 +44,7 @@ struct Stream {
 }
 
 /// What became of the stream, and how long after the move the first packet arrived at the new place.
-pub struct Moved {
+pub struct MoveResult {
     pub stream: Pair,
     pub found: Duration,
 }
@@ -53,7 +53,7 @@ pub struct Moved {
 ///
 /// # Errors
 /// What failed.
-pub fn during_a_stream(mesh: &Mesh) -> Result<Moved, DemoError> {
+pub fn during_a_stream(mesh: &Mesh) -> Result<MoveResult, DemoError> {
     for n in [FROM, TO] {
         mesh.hosts[n].ip_batch(&format!("addr add {ADDRESS}/32 dev lo\n"))?;
     }
@@ -105,7 +105,7 @@ impl Stream {
     }
 
     /// Packets that arrive at the old place after the address has left it are lost.
-    fn end(mut self, left: Instant, moved: Instant) -> Result<Moved, DemoError> {
+    fn end(mut self, left: Instant, moved: Instant) -> Result<MoveResult, DemoError> {
         let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
         self.stop.store(true, Ordering::Relaxed);
         let sender = self.sender.take().ok_or_else(panicked).map_err(failed)?;
@@ -121,7 +121,7 @@ impl Stream {
                 arrived.first().map_or(Duration::MAX, |(first, _)| first.saturating_duration_since(moved));
             arrivals.extend(arrived);
         }
-        Ok(Moved { stream: pair(sent, arrivals), found })
+        Ok(MoveResult { stream: pair(sent, arrivals), found })
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Shape;
 use super::delays::Delays;
 use super::matrix::Matrix;
-use super::mesh::Counted;
+use super::mesh::ClusterCounters;
 use super::relays::{STAGE, TERMINALS};
 use super::traffic::{Pair, Traffic};
 
@@ -42,7 +42,7 @@ impl Event {
         Self::StoreKilled,
     ];
 
-    /// Those of a cluster, with etcd or without.
+    /// The events of a cluster with etcd, or of one without.
     pub fn all(has_store: bool) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |event| *event != Self::StoreKilled || has_store)
     }
@@ -108,14 +108,14 @@ pub struct Load {
     pub reordered: u64,
 }
 
-fn grown(before: &Counted, after: &Counted, name: &str) -> u64 {
-    let of = |node: &Counted| node.balanced.get(name).copied().unwrap_or(0);
+fn grown(before: &ClusterCounters, after: &ClusterCounters, name: &str) -> u64 {
+    let of = |node: &ClusterCounters| node.balanced.get(name).copied().unwrap_or(0);
     of(after).saturating_sub(of(before))
 }
 
 /// How much a counter of the link from a node has grown.
-fn from_node(before: &Counted, after: &Counted, node: usize, name: &str) -> u64 {
-    let of = |counted: &Counted| {
+fn from_node(before: &ClusterCounters, after: &ClusterCounters, node: usize, name: &str) -> u64 {
+    let of = |counted: &ClusterCounters| {
         let link = counted.links.iter().find(|link| link.node == node);
         link.and_then(|link| link.counters.get(name)).copied().unwrap_or(0)
     };
@@ -123,13 +123,13 @@ fn from_node(before: &Counted, after: &Counted, node: usize, name: &str) -> u64 
 }
 
 /// Frames that a node has sent on to other nodes as an intermediate.
-pub fn transit(node: &Counted) -> u64 {
+pub fn transit(node: &ClusterCounters) -> u64 {
     node.links.iter().filter_map(|link| link.counters.get("transit")).sum()
 }
 
 impl Load {
     /// From counters before and after, what hosts have sent, and the packets that R stands for in that time.
-    pub fn of(before: &[Counted], after: &[Counted], traffic: Traffic, most: f64) -> Self {
+    pub fn of(before: &[ClusterCounters], after: &[ClusterCounters], traffic: Traffic, most: f64) -> Self {
         let sent = |from: usize| traffic.sum(|of, _| of == from).sent;
         let nodes = after.len();
         let mut load = Self {
@@ -386,17 +386,17 @@ impl<'a> Report<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mesh::LinkCounted;
+    use super::super::mesh::LinkCounters;
     use super::*;
 
-    fn node(balanced: &[(&str, u64)], links: &[(usize, &[(&str, u64)])]) -> Counted {
+    fn node(balanced: &[(&str, u64)], links: &[(usize, &[(&str, u64)])]) -> ClusterCounters {
         let counters = |all: &[(&str, u64)]| all.iter().map(|(name, n)| ((*name).into(), *n)).collect();
-        let links = links.iter().map(|(node, all)| LinkCounted {
+        let links = links.iter().map(|(node, all)| LinkCounters {
             node: *node,
             counters: counters(all),
-            ..LinkCounted::default()
+            ..LinkCounters::default()
         });
-        Counted { balanced: counters(balanced), links: links.collect(), ..Counted::default() }
+        ClusterCounters { balanced: counters(balanced), links: links.collect(), ..ClusterCounters::default() }
     }
 
     #[test]

@@ -117,15 +117,15 @@ impl Pair {
     }
 }
 
-type Sent = Vec<u64>;
-type Arrived = Vec<(Pair, Delays)>;
+type SentCounts = Vec<u64>;
+type Deliveries = Vec<(Pair, Delays)>;
 
 /// Packets on their way. Dropping it stops them.
 pub struct Run {
     stop: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
-    senders: Vec<JoinHandle<io::Result<Sent>>>,
-    receivers: Vec<JoinHandle<io::Result<Arrived>>>,
+    senders: Vec<JoinHandle<io::Result<SentCounts>>>,
+    receivers: Vec<JoinHandle<io::Result<Deliveries>>>,
 }
 
 impl Run {
@@ -174,7 +174,8 @@ impl Run {
         let hosts = self.receivers.len();
         let mut traffic = Traffic::none(hosts);
         self.stop.store(true, Ordering::Relaxed);
-        let joined = |thread: JoinHandle<io::Result<Sent>>| thread.join().unwrap_or_else(|_| Err(panicked()));
+        let joined =
+            |thread: JoinHandle<io::Result<SentCounts>>| thread.join().unwrap_or_else(|_| Err(panicked()));
         let mut sent = Vec::new();
         for sender in self.senders.drain(..) {
             sent.push(joined(sender).map_err(failed)?);
@@ -221,7 +222,7 @@ struct Sender {
 
 impl Sender {
     /// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
-    fn send(self, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<Sent> {
+    fn send(self, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<SentCounts> {
         let Self { node, hosts, addresses, began } = self;
         let socket = |flow: usize| UdpSocket::bind((addresses.of(node), PORT + flow as u16));
         let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
@@ -275,7 +276,7 @@ fn receiver(address: Ipv4Addr) -> io::Result<UdpSocket> {
 }
 
 /// Receives until all is over.
-fn receive(socket: &UdpSocket, hosts: usize, began: Instant, ends: &AtomicBool) -> io::Result<Arrived> {
+fn receive(socket: &UdpSocket, hosts: usize, began: Instant, ends: &AtomicBool) -> io::Result<Deliveries> {
     let mut arrived = vec![(Pair::default(), Delays::default()); hosts];
     let (mut next, mut last) = (vec![[0u32; FLOWS]; hosts], vec![None::<Instant>; hosts]);
     let mut data = [0; 2 * DATA];

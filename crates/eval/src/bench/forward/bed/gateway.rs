@@ -31,7 +31,7 @@ use bm_testbed::testbed;
 use bm_wire::ipv4::Ipv4Header;
 use bm_wire::protocol;
 
-use super::super::running::Running;
+use super::super::running::RunningEngine;
 use super::{Bed, FRAMES, Making, PORTS, SLOW_QUEUE, next_hop_mac, port_mac, two_ports};
 use crate::alternate::thread_time;
 use crate::bench::BenchError;
@@ -49,15 +49,15 @@ const MTU: u16 = 1600;
 
 /// One or two workers.
 pub struct Gateway {
-    workers: Vec<Running>,
-    esp: Arc<Mutex<Waiting>>,
+    workers: Vec<RunningEngine>,
+    esp: Arc<Mutex<TunnelQueue>>,
     /// Held, so that the SAs keep their numbers.
     _more: Vec<Producer<bm_ipsec::Block>>,
 }
 
 /// Frames that have been sent, and will be received as new ones.
 #[derive(Default)]
-struct Waiting {
+struct TunnelQueue {
     frames: VecDeque<Frame>,
     /// How many of them were not ESP.
     clear: u64,
@@ -68,7 +68,7 @@ struct Device {
     /// The headers of a packet, and the bytes of its frame, in turn.
     arrivals: Vec<([u8; HEADERS], usize)>,
     next: usize,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<TunnelQueue>>,
 }
 
 impl Gateway {
@@ -103,7 +103,7 @@ impl Gateway {
         let wakers = (0..workers).map(waker).collect::<Result<Vec<_>, _>>()?;
         let (mut plan, more) = plan(sas)?;
         let registry = Making::registry(wakers.len())?;
-        let esp: Arc<Mutex<Waiting>> = Arc::default();
+        let esp: Arc<Mutex<TunnelQueue>> = Arc::default();
         let mut workers = Vec::new();
         for (number, mut parts) in IpsecWorker::all(&wakers, RING).0.into_iter().enumerate() {
             let mut making = Making::of_worker(&bed.frame_pool, &registry, number);
@@ -128,14 +128,14 @@ impl Gateway {
     }
 
     fn sent(&self) -> u64 {
-        self.workers.iter().map(Running::sent).sum()
+        self.workers.iter().map(RunningEngine::sent).sum()
     }
 
     /// Runs each worker on a core of its own for a time, if there are as many; returns how many packets were encrypted and
     /// sent, and the CPU time of one worker, so that other work on the machine does not count.
     pub fn run(&mut self, time: Duration, cores: &[usize]) -> (u64, Duration) {
         let before = self.sent();
-        let work = |worker: &mut Running, core: Option<&usize>| {
+        let work = |worker: &mut RunningEngine, core: Option<&usize>| {
             core.into_iter().for_each(|core| _ = testbed::cores::pin(0, *core));
             let (wall, start) = (Instant::now(), thread_time());
             while wall.elapsed() < time {

@@ -37,7 +37,7 @@ pub(super) fn tables(vrf: Vrf, next_hops: &NextHopWriter, reverse_path: ReverseP
     of_interfaces(vrf, next_hops, |port| Interface { reverse_path, ..interface(port) })
 }
 
-/// The same with interfaces of this MTU.
+/// One table that routes between both interfaces, which have this MTU.
 pub(super) fn tables_with_mtu(vrf: Vrf, next_hops: &NextHopWriter, mtu: u16) -> Tables {
     of_interfaces(vrf, next_hops, |port| Interface { mtu, ..interface(port) })
 }

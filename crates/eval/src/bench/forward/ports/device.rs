@@ -53,9 +53,9 @@ fn sum(bytes: &mut [u8]) {
 
 /// Copies of what a port sends, while they are wanted.
 #[derive(Clone, Default)]
-pub(super) struct Sent(Arc<(AtomicBool, Mutex<Vec<Vec<u8>>>)>);
+pub(super) struct SentFrames(Arc<(AtomicBool, Mutex<Vec<Vec<u8>>>)>);
 
-impl Sent {
+impl SentFrames {
     /// Begins to keep copies.
     pub fn begin(&self) {
         self.0.0.store(true, Ordering::Relaxed);
@@ -82,7 +82,7 @@ pub(super) struct Looped {
     /// Frames received since the last of them got its TTL back, and how many still have to get it.
     seen: usize,
     due: usize,
-    sent: Sent,
+    sent: SentFrames,
 }
 
 impl Looped {
@@ -110,11 +110,11 @@ impl Looped {
         }
         burst.free_all(&mut frames);
         let running = if routed { in_ring } else { 0 };
-        Self { port, running, seen: 0, due: 0, sent: Sent::default() }
+        Self { port, running, seen: 0, due: 0, sent: SentFrames::default() }
     }
 
     /// Records what it sends, on request.
-    pub fn sent(&self) -> Sent {
+    pub fn sent(&self) -> SentFrames {
         self.sent.clone()
     }
 

@@ -43,9 +43,9 @@ pub(super) const MODES: [&str; 2] = ["fib", "typed"];
 pub(super) const BURST: usize = 32;
 
 /// A folder with the compiled program and its routes, deleted when this is dropped.
-pub(super) struct Built(PathBuf);
+pub(super) struct L3fwdProgram(PathBuf);
 
-impl Built {
+impl L3fwdProgram {
     /// Compiles it, and writes the routes. On failure, returns one line that says what is missing.
     pub fn new(routes: &[Route<u32>]) -> Result<Self, String> {
         if !Path::new(EXAMPLES).join("l3fwd").exists() {
@@ -104,7 +104,7 @@ impl Built {
     }
 }
 
-impl Drop for Built {
+impl Drop for L3fwdProgram {
     fn drop(&mut self) {
         let _left_behind = fs::remove_dir_all(&self.0);
     }
@@ -117,7 +117,7 @@ impl L3fwd {
     /// Starts it in a mode, on `core`, with one virtual device; a ring is filled with the frames of the capture file `frames`.
     pub fn start(
         mode: &str,
-        built: &Built,
+        built: &L3fwdProgram,
         (device, frames): (&str, &str),
         core: usize,
     ) -> Result<Self, String> {
@@ -188,7 +188,7 @@ mod tests {
         let table = TableOptions { ipv4: 1000, ipv6: 10, next_hops: 16, ..TableOptions::default() };
         let routes = tables::generate(&table).expect("a table").ipv4;
         let capture = Capture::write(&[0x0100_0001], &[60]).expect("a file");
-        let built = match Built::new(&routes) {
+        let built = match L3fwdProgram::new(&routes) {
             Ok(built) => built,
             Err(why) => {
                 assert!(why.contains(INSTALL), "{why}");
