@@ -84,7 +84,8 @@ fn document(root: &Path) -> Result<String, Vec<String>> {
         let source =
             std::fs::read_to_string(root.join(&path)).map_err(|error| vec![format!("{path}: {error}")])?;
         let tables = tables(&source).map_err(|error| vec![format!("{path}: {error}")])?;
-        for page in tables.iter().flat_map(|table| &table.pages).filter(|page| !root.join(page).exists()) {
+        let mut pages = tables.iter().flat_map(|table| &table.pages);
+        if let Some(page) = pages.find(|page| !root.join(page).exists()) {
             return Err(vec![format!("{path}: there is no page {page}")]);
         }
         tables.iter().for_each(|table| table.write(&mut text));
