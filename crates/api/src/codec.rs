@@ -42,6 +42,16 @@ mod tests {
     }
 
     #[test]
+    fn a_mac_address_is_a_string() {
+        let mac = crate::Mac([2, 0, 0x5e, 0x10, 0, 0xff]);
+        assert_eq!(encode(&mac).unwrap(), b"\"02:00:5e:10:00:ff\"");
+        assert_eq!(decode(200, b"\"02:00:5e:10:00:ff\""), Ok(mac));
+        for wrong in ["", "02:00:5e:10:00", "02:00:5e:10:00:ff:00", "0+:00:5e:10:00:ff"] {
+            assert!(decode::<crate::Mac>(200, format!("\"{wrong}\"").as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn errors_say_that_the_body_is_unknown() {
         let error = decode::<Reloaded>(502, b"<html>").unwrap_err();
         assert_eq!(error.message, "the daemon answered with HTTP status 502");
