@@ -274,7 +274,7 @@ mod tests {
         ];
         assert_eq!(sets[3].1, record.concat());
         let lengths = |fields: &[(u16, u16)]| fields.iter().map(|(_, length)| *length).sum::<u16>();
-        assert_eq!(sets[3].1.len(), lengths(&[&BEFORE[..], &ADDRESSES_IPV4, &BEHIND].concat()).into());
+        assert_eq!(sets[3].1.len(), usize::from(lengths(&[&BEFORE[..], &ADDRESSES_IPV4, &BEHIND].concat())));
         assert!(message.len() <= HEADER + TEMPLATES_LEN + SET_HEADER + record.concat().len());
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let sets = sets(&ipfix.take(true, NOW).remove(0));
         assert_eq!(sets.iter().map(|(set, _)| *set).collect::<Vec<_>>(), [2, 3, 258, 256, 257]);
         let lengths = |fields: &[(u16, u16)]| fields.iter().map(|(_, length)| *length).sum::<u16>();
-        assert_eq!(sets[4].1.len(), lengths(&[&BEFORE[..], &ADDRESSES_IPV6, &BEHIND].concat()).into());
+        assert_eq!(sets[4].1.len(), usize::from(lengths(&[&BEFORE[..], &ADDRESSES_IPV6, &BEHIND].concat())));
         assert_eq!(sets[4].1[72..78], [0, 0, 0x80, 0, 58, 0], "ports, protocol, class");
     }
 

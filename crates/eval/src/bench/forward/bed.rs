@@ -205,7 +205,11 @@ impl Bed {
     }
 
     /// The router with filters, a check of sources, a hook or other interfaces.
-    pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<RunningEngine, BenchError> {
+    pub fn router_with(
+        &self,
+        destinations: &Arc<[u32]>,
+        extras: Extras,
+    ) -> Result<RunningEngine, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, SMALLEST, Batching::default())?;
         self.routed_with(making, extras)
