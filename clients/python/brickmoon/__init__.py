@@ -458,9 +458,9 @@ class _FabricLink(TypedDict):
     # Account of frames received from the peer. `passed`: sent to another node, or out of an external port;
     # `host`: handed to Linux; `consumed`: probes, which are sent back.
     account: Account
-    # The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`,
-    # `linux_other`, `probes`; of `output`, `sampled`: numbered by their input node, and `reordered`:
-    # arrived after a later one of their flow.
+    # Frames received from the peer in detail: `transit`, `output`, `linux_resolve`, `linux_host`,
+    # `linux_control`, `linux_other`, `probes`; of `output`, `sampled`: numbered by their input node, and
+    # `reordered`: arrived after a later one of their flow.
     counters: Dict[str, int]
 
 
@@ -636,7 +636,7 @@ class IpsecPolicy(TypedDict):
     protocol: Optional[int]
     # Such as `1024-65535`; empty for any.
     source_ports: str
-    # The same for destination ports.
+    # Such as `1024-65535`; empty for any.
     destination_ports: str
     # `protect`, `discard` or `bypass`.
     action: str
@@ -1083,7 +1083,7 @@ class Sa(TypedDict):
 
 class Sas(TypedDict):
     """Security associations."""
-    # Those of the configuration in its order, then those that programs have added.
+    # SAs of the configuration in its order, then SAs that programs have added.
     sas: List[Sa]
 
 

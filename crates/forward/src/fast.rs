@@ -227,6 +227,15 @@ impl FastFamily for u128 {
     }
 }
 
+/// Calls a function with the number of each bit that is set.
+#[inline(always)]
+fn each_bit(mut bits: u32, mut with: impl FnMut(usize)) {
+    while bits != 0 {
+        with(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
 /// The bits of the first `count` lanes.
 #[inline(always)]
 fn every(count: usize) -> u32 {

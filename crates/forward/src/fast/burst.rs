@@ -22,7 +22,7 @@ use super::by_family::ByFamily;
 use super::chunk::Chunk;
 use super::filter::ReverseFilter;
 use super::hop_cache::HopCaches;
-use super::{BothChunks, CHUNK, Criteria, FastFamily, every};
+use super::{BothChunks, CHUNK, Criteria, FastFamily, each_bit, every};
 use crate::burst::{InputPort, RoutedBurst};
 use crate::filter::PlainFilter;
 use crate::tables::{Tables, Vrf};
@@ -289,11 +289,7 @@ impl FastPath {
         if count != 0 {
             now.gather_from::<F, SORTED>(frames, by_family, 0, count);
             // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
-            unsafe { now.check(form, criteria) };
-            if FILTERED && filters.reverse.is_some() {
-                // SAFETY: see above.
-                fib.prefetch(unsafe { now.read_sources() });
-            }
+            unsafe { now.check_ahead::<FILTERED>(form, criteria, fib, filters.reverse) };
         }
         for first in (0..count).step_by(CHUNK) {
             let end = count.min(first + CHUNK);
@@ -305,12 +301,8 @@ impl FastPath {
             fib.lookup_burst(destinations, hops);
             if more {
                 // SAFETY: see above.
-                unsafe { next.check(form, criteria) };
+                unsafe { next.check_ahead::<FILTERED>(form, criteria, fib, filters.reverse) };
                 fib.prefetch(next.lookup().0);
-                if FILTERED && filters.reverse.is_some() {
-                    // SAFETY: see above.
-                    fib.prefetch(unsafe { next.read_sources() });
-                }
             }
             // SAFETY: see above.
             let dropped = if FILTERED { unsafe { filters.pass(form, tables, fib, now) } } else { 0 };
@@ -339,13 +331,8 @@ impl FastPath {
             let rest = every(end - first) & !done & !dropped;
             if SORTED {
                 now.spread(&by_lane, ports);
-                each_bit(rest, |lane| {
-                    let place = now.place_of::<SORTED>(first, lane);
-                    left[place / 64] |= 1 << (place % 64);
-                });
-            } else {
-                left[first / 64] |= u64::from(rest) << (first % 64);
             }
+            now.add_places::<SORTED>(first, rest, &mut left);
             std::mem::swap(&mut now, &mut next);
         }
         Mask::from_words(left)
@@ -374,15 +361,6 @@ impl FastPath {
         self.pause_after::<F>(&left, count);
         self.family = if ipv4 >= ipv6 { Family::V4 } else { Family::V6 };
         left
-    }
-}
-
-/// Calls a function with the number of each bit that is set.
-#[inline(always)]
-pub(super) fn each_bit(mut bits: u32, mut with: impl FnMut(usize)) {
-    while bits != 0 {
-        with(bits.trailing_zeros() as usize);
-        bits &= bits - 1;
     }
 }
 

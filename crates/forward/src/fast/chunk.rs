@@ -6,7 +6,7 @@ use bm_frame::{AnyFrame, BURST};
 
 use super::by_family::ByFamily;
 use super::lanes::{Lanes, nothing};
-use super::{CHUNK, Criteria, FastFamily, LANES};
+use super::{CHUNK, Criteria, FastFamily, LANES, each_bit};
 
 /// Up to 32 frames as columns, with a lane for each.
 ///
@@ -113,6 +113,19 @@ impl<A: FastFamily> Chunk<A> {
     #[inline(always)]
     pub fn place_of<const SORTED: bool>(&self, first: usize, lane: usize) -> usize {
         if SORTED { usize::from(self.lanes.places[lane]) } else { first + lane }
+    }
+
+    /// Adds the places of the frames in these lanes to a mask of the burst, whose frame `first` is in the first lane.
+    #[inline(always)]
+    pub fn add_places<const SORTED: bool>(&self, first: usize, lanes: u32, mask: &mut [u64; 4]) {
+        if SORTED {
+            each_bit(lanes, |lane| {
+                let place = self.place_of::<SORTED>(first, lane);
+                mask[place / 64] |= 1 << (place % 64);
+            });
+        } else {
+            mask[first / 64] |= u64::from(lanes) << (first % 64);
+        }
     }
 
     /// Copies what is stored by lane to the places of the sorted frames.

@@ -8,13 +8,13 @@
 //! Only packets that certainly pass stay plain, so the stages find the reason for all others.
 
 use bm_fib::next_hop::NextHops;
-use bm_fib::{Form, NextHop};
+use bm_fib::{Fib, Form, NextHop};
 use bm_filter::{Header, Matches, VectorsOn};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::chunk::Chunk;
-use super::{CHUNK, FastFamily, LANES};
+use super::{CHUNK, Criteria, FastFamily, LANES};
 use crate::filter::PlainFilter;
 use crate::tables::ReversePath;
 
@@ -171,6 +171,26 @@ impl<A: FastFamily> Chunk<A> {
     #[inline]
     pub fn count_passed(&self, filter: &PlainFilter<'_>, done: u32) {
         filter.count(&self.counters, done);
+    }
+
+    /// Checks the frames, and prefetches what a lookup of their sources will read, if there is a reverse path filter.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check).
+    #[inline(always)]
+    pub unsafe fn check_ahead<const FILTERED: bool>(
+        &mut self,
+        form: Form,
+        criteria: Criteria<'_>,
+        fib: &dyn Fib<Address = A>,
+        reverse: Option<ReverseFilter>,
+    ) {
+        // SAFETY: the caller's promise is that of `check`.
+        unsafe { self.check(form, criteria) };
+        if FILTERED && reverse.is_some() {
+            // SAFETY: see above.
+            fib.prefetch(unsafe { self.read_sources() });
+        }
     }
 
     /// Reads the sources of all frames, and returns them; in whole groups, like destinations.

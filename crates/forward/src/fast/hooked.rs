@@ -10,8 +10,9 @@ use bm_fib::NextHop;
 use bm_frame::{BURST, Mask};
 use bm_wire::Family;
 
-use super::burst::{FastPath, each_bit};
+use super::burst::FastPath;
 use super::chunk::Chunk;
+use super::each_bit;
 use super::hop_cache::HopCache;
 use super::{CHUNK, Criteria, FastFamily, every};
 use crate::burst::{InputPort, RoutedBurst};

@@ -9,16 +9,16 @@
 //! device of the ports is in memory.
 
 pub(in crate::bench) mod gateway;
+mod table;
 mod two_ports;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bm_fib::next_hop::{Action, Gateway};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
-use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
+use bm_fib::{Fib, NextHop, next_hop::NextHopWriter};
 use bm_forward::filter::FilterSet;
 use bm_forward::tables::{ReversePath, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
@@ -27,8 +27,7 @@ use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Counters, Registry, Scope};
 use bm_testbed::addresses::Sizes;
-use bm_testbed::oracle::Oracle;
-use bm_testbed::tables::{Route, Table};
+use bm_testbed::tables::Table;
 
 use super::headers::Headers;
 use super::loop_port::{Arrivals, LoopPort, Sample};
@@ -36,6 +35,7 @@ use super::packet::{FRAME, Packet};
 use super::running::RunningEngine;
 use crate::bench::{BenchError, SMALLEST};
 
+pub(super) use table::FamilyTable;
 pub(super) use two_ports::Links;
 
 /// Names of the ports.
@@ -50,17 +50,6 @@ const SLOTS: usize = 4 * FRAMES;
 const COUNTERS: usize = 2048;
 /// Frames in each queue to the slow path.
 const SLOW_QUEUE: usize = 1024;
-
-/// One family's table of a router.
-pub(super) struct FamilyTable<A: Packet> {
-    pub structure: &'static str,
-    pub fib: Arc<dyn Fib<Address = A>>,
-    pub routes: Vec<Route<A>>,
-    pub oracle: Oracle<A>,
-    pub bytes: usize,
-    pub built: Duration,
-    pub pages: String,
-}
 
 /// The tables of a router with static neighbors.
 pub(super) struct Bed {
@@ -360,28 +349,6 @@ struct Nobody;
 
 impl Resolver for Nobody {
     fn resolve(&mut self, _ifindex: u32, _address: IpAddr) {}
-}
-
-impl<A: Packet> FamilyTable<A> {
-    fn new(
-        structure: Structure<A>,
-        mut routes: Vec<Route<A>>,
-        hops: &[NextHop],
-        readers: &Readers,
-    ) -> Result<Self, BenchError> {
-        let everything = A::everything();
-        if routes.first().is_none_or(|first| first.prefix != everything) {
-            routes.insert(0, Route { prefix: everything, next_hop: 1 });
-        }
-        let pairs = routes.iter().map(|route| (route.prefix, hops[usize::from(route.next_hop)]));
-        let begin = Instant::now();
-        let builder =
-            structure.build(pairs, readers).map_err(|full| BenchError::build("routes")(full.to_string()))?;
-        let built = begin.elapsed();
-        let (fib, oracle) = (builder.reader(), Oracle::new(&routes));
-        let (name, pages) = (structure.name, fib.pages().to_string());
-        Ok(Self { structure: name, pages, fib, oracle, bytes: builder.memory_bytes(), built, routes })
-    }
 }
 
 /// An engine in the making.
