@@ -250,9 +250,9 @@ impl Chooser {
 
 impl App for Balancing {
     /// # Panics
-    /// If an input is not called as a fabric link: its frames would never be processed.
+    /// If an input does not have the name of a fabric link: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
-        let unknown = "a link to the balancer is called as the fabric link that the router chose";
+        let unknown = "each link to the balancer has the name of a fabric link";
         self.inputs.clear();
         for name in inputs {
             let link = self.links.iter().position(|link| link.name == *name);

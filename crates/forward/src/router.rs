@@ -106,7 +106,7 @@ impl Router {
         self
     }
 
-    /// The port that a link is called as, or that it is another queue of, as in `eth0:2`: no interface has a colon in its
+    /// The port whose name a link has, or of which it is another queue, as in `eth0:2`: no interface has a colon in its
     /// name.
     fn port_called(&self, link: &str) -> Option<usize> {
         let link = link.split(':').next().unwrap_or(link);
@@ -122,7 +122,7 @@ impl App for Router {
     /// # Panics
     /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
-        let unknown = "a link to the router is called as the port that it comes from";
+        let unknown = "each link to the router has the name of its port";
         self.inputs = inputs.iter().map(|name| self.port_called(name).expect(unknown)).collect();
         for (port, output) in self.ports.iter().zip(&mut self.outputs) {
             let link = outputs.iter().position(|name| *name == port.name);

@@ -72,7 +72,7 @@ fn in_lua(name: &str, others: &str) -> String {
     escaped
 }
 
-/// An end of a link in a Lua network: links of the router are called as ports, and so are the apps of ports.
+/// An end of a link in a Lua network: links of the router have the names of ports, and so have the apps of ports.
 fn end_in_lua(end: &(String, String)) -> (String, String) {
     let (app, link) = end;
     if app == ROUTER { (app.clone(), in_lua(link, "")) } else { (in_lua(app, "."), link.clone()) }

@@ -375,7 +375,11 @@ fn expected<A: Packet>(
     found: &[u8],
 ) -> Option<Vec<u8>> {
     let length = known_length(lengths, found)?;
-    let destination = A::destination(found.first_chunk()?);
+    // A frame without its tag may be shorter than the smallest one.
+    let mut head = [0; FRAME];
+    let count = found.len().min(head.len());
+    head[..count].copy_from_slice(&found[..count]);
+    let destination = A::destination(&head);
     let hop = table.oracle.next_hop(destination);
     let leaves = hop > 0 && next_hop_port(hop) == port;
     leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port), length))

@@ -444,7 +444,7 @@ impl App for Decryption {
     /// # Panics
     /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
-        let unknown = "a link to the decryption is called as the port that it comes from";
+        let unknown = "each link to the decryption has the name of its port";
         self.inputs.clear();
         for name in inputs {
             let name = name.split(':').next().unwrap_or(name);

@@ -79,7 +79,7 @@ pub(in super::super) unsafe fn ipv4(
 unsafe fn not_for(heads: &[*mut u8; LANES], mac: MacKey) -> u32 {
     let mut others = 0;
     for (lane, head) in heads.iter().enumerate() {
-        // SAFETY: the caller's promise; the read asks for no alignment.
+        // SAFETY: the caller's promise; the read needs no alignment.
         if unsafe { head.cast::<u16>().read_unaligned() } != (mac >> 16) as u16 {
             others |= other(lane);
         }

@@ -26,7 +26,7 @@ unsafe impl Number for [u8; 4] {}
 #[target_feature(enable = "avx2")]
 pub(super) fn load_128<T: Number, const N: usize>(from: &[T; N]) -> __m128i {
     const { assert!(size_of::<[T; N]>() == size_of::<__m128i>()) };
-    // SAFETY: the array is as many bytes as the vector by the assertion, and this load asks for no alignment.
+    // SAFETY: the array is as many bytes as the vector by the assertion, and this load needs no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn load_128<T: Number, const N: usize>(from: &[T; N]) -> __m128i {
 #[target_feature(enable = "avx2")]
 pub(super) fn load<T: Number, const N: usize>(from: &[T; N]) -> __m256i {
     const { assert!(size_of::<[T; N]>() == size_of::<__m256i>()) };
-    // SAFETY: the array is as many bytes as the vector by the assertion, and this load asks for no alignment.
+    // SAFETY: the array is as many bytes as the vector by the assertion, and this load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
