@@ -107,7 +107,7 @@ fn the_sandbox_can_be_turned_off() {
 /// Sends requests as a user of this group; returns the status of each reply.
 fn answers_to(socket: &str, group: u32) -> String {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "asks_as_another_user", "--nocapture"]).env(ASK, socket);
+    command.args(["--exact", "privileges::asks_as_another_user", "--nocapture"]).env(ASK, socket);
     let output = command.uid(NOBODY).gid(group).output().expect("this program once more");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().filter_map(|line| line.strip_prefix("answer: ")).collect::<Vec<_>>().join(", ")
