@@ -70,10 +70,11 @@ impl Store {
 
     /// The nodes that must know about an epoch.
     fn recipients(&self) -> Vec<Node> {
-        let known = |node: &Node| {
-            matches!(self.members.state(*node), State::Joining | State::Active | State::Draining)
-        };
-        (0..Node::COUNT).filter_map(Node::new).take(self.nodes.into()).filter(known).collect()
+        let mut nodes: Vec<_> = (0..Node::COUNT).filter_map(Node::new).take(self.nodes.into()).collect();
+        nodes.retain(|&node| {
+            matches!(self.members.state(node), State::Joining | State::Active | State::Draining)
+        });
+        nodes
     }
 
     /// The current message to nodes.

@@ -22,23 +22,13 @@ pub enum Fault {
 /// All faults of a run, with their times.
 pub fn plan(topology: &Topology, time_ns: u64, seed: u64) -> Vec<(u64, Fault)> {
     let mut random = Random::new(seed, 2);
-    let mut at = |from: u64, to: u64| time_ns * from / 100 + random.below(time_ns * (to - from) / 100 + 1);
-    let times = [
-        at(10, 25),
-        at(40, 55),
-        at(15, 35),
-        at(50, 70),
-        at(5, 15),
-        at(45, 60),
-        at(60, 65),
-        at(70, 75),
-        at(76, 85),
-    ];
-    let mut pick = |bound: usize| random.below(bound.max(1) as u64);
-    let terminals = topology.terminals();
-    let mut node = || Node::new(pick(terminals.into()) as u16);
-    let (Some(stopped), Some(apart), Some(drained)) = (node(), node(), node()) else { return Vec::new() };
-    let link = LinkId(pick(topology.links().len()) as u32);
+    // From and to which percentage of the time.
+    let times = [(10, 25), (40, 55), (15, 35), (50, 70), (5, 15), (45, 60), (60, 65), (70, 75), (76, 85)]
+        .map(|(from, to)| time_ns * from / 100 + random.below(time_ns * (to - from) / 100 + 1));
+    let terminals = u64::from(topology.terminals().max(1));
+    let [stopped, apart, drained] = [(); 3].map(|()| Node::new(random.below(terminals) as u16));
+    let (Some(stopped), Some(apart), Some(drained)) = (stopped, apart, drained) else { return Vec::new() };
+    let link = LinkId(random.below(topology.links().len().max(1) as u64) as u32);
     let mut faults = vec![
         (times[0], Fault::Node(stopped, false)),
         (times[1], Fault::Node(stopped, true)),

@@ -132,13 +132,6 @@ impl Requirements {
 
     /// Why these values are invalid.
     pub fn check(&self) -> Result<(), String> {
-        let positive = |what: &str, value: f64| {
-            if value.is_finite() && value > 0.0 {
-                Ok(())
-            } else {
-                Err(format!("{what} must be greater than 0"))
-            }
-        };
         if self.server.is_empty() {
             return Err("no server type is configured: add a [[server]] with name, ports and slots".into());
         }
@@ -172,27 +165,27 @@ impl Requirements {
 
     /// Plans with each server type.
     pub fn plan(&self) -> Plans {
-        let of = |server: &ServerType| {
-            let outcome = match fabric::build(self, server) {
-                Ok(fabric) => Outcome::Built(Box::new(fabric)),
-                Err(why) => Outcome::Impossible(why),
-            };
-            let most = fabric::mesh_max(self, server);
-            let power = if most == 0 { 0 } else { 1 << most.ilog2() };
-            Plan {
-                server: server.name.clone(),
-                outcome,
-                mesh_ports_max: most,
-                mesh_ports_power_of_two: power,
-            }
-        };
         Plans {
             ports: self.ports,
             rate_gbps: self.rate_gbps,
-            plans: self.server.iter().map(of).collect(),
+            plans: self.server.iter().map(|server| self.plan_with(server)).collect(),
             switched: self.switch.as_ref().map(|switch| costs::switched(self, switch)),
         }
     }
+
+    fn plan_with(&self, server: &ServerType) -> Plan {
+        let outcome = match fabric::build(self, server) {
+            Ok(fabric) => Outcome::Built(Box::new(fabric)),
+            Err(why) => Outcome::Impossible(why),
+        };
+        let most = fabric::mesh_max(self, server);
+        let power = if most == 0 { 0 } else { 1 << most.ilog2() };
+        Plan { server: server.name.clone(), outcome, mesh_ports_max: most, mesh_ports_power_of_two: power }
+    }
+}
+
+fn positive(what: &str, value: f64) -> Result<(), String> {
+    if value.is_finite() && value > 0.0 { Ok(()) } else { Err(format!("{what} must be greater than 0")) }
 }
 
 #[cfg(test)]

@@ -89,13 +89,16 @@ impl Report {
             Shape::Fly { .. } => input_bits,
         };
         // What a node sends is also handled: it arrived from another node, and is counted there.
-        let loads = || run.servers.iter().map(|server| server.handled as f64 * 8.0 / input_bits);
-        let busy = || run.servers.iter().zip(loads()).filter(|(server, _)| server.offered > 0);
+        let loads: Vec<_> =
+            run.servers.iter().map(|server| server.handled as f64 * 8.0 / input_bits).collect();
+        let busy = run.servers.iter().zip(&loads).filter(|(server, _)| server.offered > 0);
+        let busy: Vec<_> = busy.map(|(_, load)| load).collect();
         let busiest = run.queues.iter().map(|queue| queue.bytes).max().unwrap_or(0);
-        let counts = || run.servers.iter().map(|server| server.balancer.counts());
+        let direct = run.servers.iter().map(|server| server.balancer.counts().direct).sum();
+        let splits = run.servers.iter().map(|server| server.balancer.counts().splits).sum();
         let sampled: u64 = run.servers.iter().map(|server| server.order.packets()).sum();
         let late: u64 = run.servers.iter().map(|server| server.order.reordered()).sum();
-        let admissible = || run.servers.iter().filter(|server| !server.is_overloaded);
+        let admissible: Vec<_> = run.servers.iter().filter(|server| !server.is_overloaded).collect();
         let lost = |why: Loss| account.lost[why as usize];
         Self {
             seed: options.seed,
@@ -105,16 +108,16 @@ impl Report {
             offered: account.offered,
             delivered: account.delivered,
             served_percent: percent(
-                admissible().map(|server| server.to_it.1).sum(),
-                admissible().map(|server| server.to_it.0).sum(),
+                admissible.iter().map(|server| server.to_it.1).sum(),
+                admissible.iter().map(|server| server.to_it.0).sum(),
             ),
             overloaded_outputs: run.servers.iter().filter(|server| server.is_overloaded).count(),
-            c: loads().fold(0.0, f64::max),
-            c_mean: busy().map(|(_, load)| load).sum::<f64>() / busy().count().max(1) as f64,
+            c: loads.iter().copied().fold(0.0, f64::max),
+            c_mean: busy.iter().copied().sum::<f64>() / busy.len().max(1) as f64,
             busiest_link: busiest as f64 * 8.0 / unit,
-            direct_percent: percent(counts().map(|counts| counts.direct).sum(), account.offered),
+            direct_percent: percent(direct, account.offered),
             reordered_percent: percent(late, sampled),
-            splits_percent: percent(counts().map(|counts| counts.splits).sum(), account.offered),
+            splits_percent: percent(splits, account.offered),
             fairness: fairness(run),
             lost: LossCounts {
                 output_full: lost(Loss::OutputFull),
@@ -174,12 +177,13 @@ fn fairness(run: &Run) -> f64 {
 
 fn delays(run: &Run) -> Vec<Delay> {
     let account = &run.account;
-    let of = |(links, packets): (usize, &u64)| Delay {
+    let used = account.by_hops.iter().enumerate().filter(|(_, packets)| **packets > 0);
+    let delays = used.map(|(links, packets)| Delay {
         links: links as u64,
         packets: *packets,
         p50_ns: account.delay_ns(links, 500),
         p99_ns: account.delay_ns(links, 990),
         p999_ns: account.delay_ns(links, 999),
-    };
-    account.by_hops.iter().enumerate().filter(|(_, packets)| **packets > 0).map(of).collect()
+    });
+    delays.collect()
 }

@@ -2,8 +2,8 @@
 
 use bm_vlb::rollout::Stage;
 use bm_vlb::{
-    Change, Choice, DelaySpread, Destination, Epoch, Link, Node, NotFabric, Packet, Peer, Source, Step, To,
-    Topology, TransitDrop, receive,
+    Change, Choice, DelaySpread, Destination, Epoch, Link, Node, Packet, Peer, Source, Step, To, Topology,
+    TransitDrop, receive,
 };
 
 use crate::account::{Account, Loss};
@@ -223,11 +223,11 @@ impl Run {
         if frame.hops > self.hops_max {
             return Err(format!("a frame looped: it crossed {} links", frame.hops));
         }
-        let invalid = |why: NotFabric| {
+        let addresses = Destination::parse(frame.addresses.0)
+            .and_then(|destination| Ok((destination, Source::parse(frame.addresses.1)?)));
+        let (destination, source) = addresses.map_err(|why| {
             format!("node {} received a frame with an invalid address: {why}", frame.at.number())
-        };
-        let destination = Destination::parse(frame.addresses.0).map_err(invalid)?;
-        let source = Source::parse(frame.addresses.1).map_err(invalid)?;
+        })?;
         let is_relay = self.topology.is_relay(frame.at);
         server.handled += u64::from(frame.bytes) + GAP_BYTES;
         match receive(frame.at, is_relay, &destination, source, &mut server.tables) {
@@ -401,15 +401,15 @@ impl Run {
     /// Tells a node about links and members.
     fn refresh(&mut self, node: Node, now: u64) {
         let view = self.store.at(self.servers[node.index()].sends.1);
-        let peer = |other: Node| Peer {
+        let peers = self.terminals().map(|other| Peer {
             capacity_bps: if other == node || self.suspected[other.index()] || !view.is_output(other) {
                 0
             } else {
                 self.topology.capacity(node, other)
             },
             transit: view.is_intermediate(other),
-        };
-        let peers: Vec<_> = self.terminals().map(peer).collect();
+        });
+        let peers: Vec<_> = peers.collect();
         let server = &mut self.servers[node.index()];
         server.balancer.set_peers(&peers, now + server.skew_ns);
         server.balancer.set_broken(&self.broken);

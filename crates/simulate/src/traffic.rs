@@ -178,10 +178,13 @@ impl TrafficSource {
     }
 }
 
+fn to(number: u16) -> To {
+    Node::new(number).map_or(To::All, To::One)
+}
+
 /// What a node sends to which outputs, in millionths of its load.
 fn classes(own: u16, nodes: u16, matrix: Matrix, seed: u64) -> Vec<(To, u64)> {
     const ALL: u64 = 1_000_000;
-    let to = |number: u16| Node::new(number).map_or(To::All, To::One);
     let others = u64::from(nodes) - 1;
     match matrix {
         Matrix::Uniform => vec![(To::All, ALL)],

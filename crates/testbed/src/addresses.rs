@@ -96,12 +96,12 @@ struct Zipf {
 
 impl Zipf {
     fn new(ranks: usize) -> Self {
-        let mut sum = 0.0;
-        let weigh = |rank| {
+        let (mut sum, mut sums) = (0.0, Vec::with_capacity(ranks));
+        for rank in 1..=ranks {
             sum += 1.0 / rank as f64;
-            sum
-        };
-        Self { sums: (1..=ranks).map(weigh).collect() }
+            sums.push(sum);
+        }
+        Self { sums }
     }
 
     fn draw(&self, random: &mut Random) -> usize {
@@ -144,11 +144,11 @@ impl Sizes {
 
     /// One period of sizes of frames in memory, each at least `least`, so that the headers fit.
     pub fn in_memory(self, least: u16) -> Vec<u16> {
-        let shrink = |size: &u16| size.saturating_sub(FCS_BYTES).max(least);
-        match self {
-            Self::Fixed(size) => vec![shrink(&size)],
-            Self::Imix => IMIX.iter().map(shrink).collect(),
-        }
+        let sizes = match self {
+            Self::Fixed(size) => vec![size],
+            Self::Imix => IMIX.to_vec(),
+        };
+        sizes.into_iter().map(|size| size.saturating_sub(FCS_BYTES).max(least)).collect()
     }
 }
 

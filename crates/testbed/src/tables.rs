@@ -46,9 +46,11 @@ impl Table {
 
     /// Maps its next hops to the numbers 1 to `next_hops`.
     pub fn folded(mut self, next_hops: u16) -> Self {
-        let fold = |number: &mut u16| *number = number.saturating_sub(1) % next_hops.max(1) + 1;
-        self.ipv4.iter_mut().for_each(|route| fold(&mut route.next_hop));
-        self.ipv6.iter_mut().for_each(|route| fold(&mut route.next_hop));
+        let of_ipv4 = self.ipv4.iter_mut().map(|route| &mut route.next_hop);
+        let of_ipv6 = self.ipv6.iter_mut().map(|route| &mut route.next_hop);
+        for number in of_ipv4.chain(of_ipv6) {
+            *number = number.saturating_sub(1) % next_hops.max(1) + 1;
+        }
         self
     }
 

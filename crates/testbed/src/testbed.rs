@@ -140,6 +140,28 @@ pub fn next_hop_ipv6(number: u16) -> Ipv6Addr {
     Ipv6Addr::from(u128::from(ROUTER_OUT_IPV6) + u128::from(number))
 }
 
+/// One end of a veth pair.
+struct VethEnd<'a> {
+    namespace: &'a Namespace,
+    name: &'a str,
+    mac: [u8; 6],
+}
+
+impl VethEnd<'_> {
+    /// Makes the pair, with both ends down.
+    fn join(&self, peer: &VethEnd<'_>) -> Result<(), TestbedError> {
+        self.namespace.ip_batch(&format!(
+            "link add {} address {} numrxqueues 1 numtxqueues 1 type veth \
+             peer name {} address {} netns {} numrxqueues 1 numtxqueues 1\n",
+            self.name,
+            mac::text(self.mac),
+            peer.name,
+            mac::text(peer.mac),
+            peer.namespace.name()
+        ))
+    }
+}
+
 /// Names of the four interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interfaces {
@@ -175,17 +197,17 @@ impl Testbed {
             return Err(TestbedError::NextHops(options.next_hops));
         }
         clear(&options.prefix);
-        let named = |end: &str| format!("{}{end}", options.tag);
+        let tag = &options.tag;
         // From here on each namespace is removed by itself if a later step fails.
         let testbed = Self {
             source: Namespace::create(&format!("{}-src", options.prefix))?,
             router: Namespace::create(&format!("{}-rtr", options.prefix))?,
             sink: Namespace::create(&format!("{}-snk", options.prefix))?,
             interfaces: Interfaces {
-                source: named("s0"),
-                router_in: named("r0"),
-                router_out: named("r1"),
-                sink: named("k0"),
+                source: format!("{tag}s0"),
+                router_in: format!("{tag}r0"),
+                router_out: format!("{tag}r1"),
+                sink: format!("{tag}k0"),
             },
             next_hops: options.next_hops,
         };
@@ -199,19 +221,12 @@ impl Testbed {
     /// Both veth pairs, with both ends down.
     fn join(&self) -> Result<(), TestbedError> {
         let Interfaces { source, router_in, router_out, sink } = &self.interfaces;
-        let wire = |from: &Namespace, a: (&str, [u8; 6]), to: &Namespace, b: (&str, [u8; 6])| {
-            from.ip_batch(&format!(
-                "link add {} address {} numrxqueues 1 numtxqueues 1 type veth \
-                 peer name {} address {} netns {} numrxqueues 1 numtxqueues 1\n",
-                a.0,
-                mac::text(a.1),
-                b.0,
-                mac::text(b.1),
-                to.name()
-            ))
-        };
-        wire(&self.source, (source, mac::SOURCE), &self.router, (router_in, mac::ROUTER_IN))?;
-        wire(&self.router, (router_out, mac::ROUTER_OUT), &self.sink, (sink, mac::next_hop(1)))
+        let sender = VethEnd { namespace: &self.source, name: source, mac: mac::SOURCE };
+        let inner = VethEnd { namespace: &self.router, name: router_in, mac: mac::ROUTER_IN };
+        let outer = VethEnd { namespace: &self.router, name: router_out, mac: mac::ROUTER_OUT };
+        let receiver = VethEnd { namespace: &self.sink, name: sink, mac: mac::next_hop(1) };
+        sender.join(&inner)?;
+        outer.join(&receiver)
     }
 
     fn settings(&self) -> Result<(), TestbedError> {

@@ -54,18 +54,18 @@ pub struct Stream {
 impl Stream {
     /// Packets to IPv4 addresses in turn, with the given sizes, as fast as possible.
     pub fn ipv4(destinations: &[u32], sizes: Sizes) -> Self {
-        let octets = |address: &u32| {
+        let addresses = destinations.iter().map(|address| {
             let mut octets = [0; 16];
             octets[..4].copy_from_slice(&address.to_be_bytes());
             octets
-        };
-        Self::new(destinations.iter().map(octets), Family::V4, sizes.in_memory(layout::IPV4_BYTES_MIN))
+        });
+        Self::new(addresses, Family::V4, sizes.in_memory(layout::IPV4_BYTES_MIN))
     }
 
     /// Packets of IPv6 to these destinations.
     pub fn ipv6(destinations: &[u128], sizes: Sizes) -> Self {
-        let octets = |address: &u128| address.to_be_bytes();
-        Self::new(destinations.iter().map(octets), Family::V6, sizes.in_memory(layout::IPV6_BYTES_MIN))
+        let addresses = destinations.iter().map(|address| address.to_be_bytes());
+        Self::new(addresses, Family::V6, sizes.in_memory(layout::IPV6_BYTES_MIN))
     }
 
     fn new(destinations: impl Iterator<Item = [u8; 16]>, family: Family, sizes: Vec<u16>) -> Self {
@@ -99,8 +99,9 @@ impl Stream {
 
     /// Sets the next hops that IPv6 packets must take, which the sink checks.
     pub fn expecting_ipv6(mut self, oracle: &Oracle<u128>) -> Self {
-        let address = |to: &Destination| u128::from_be_bytes(to.address);
-        self.destinations.iter_mut().for_each(|to| to.expect(oracle.next_hop(address(to))));
+        for to in &mut self.destinations {
+            to.expect(oracle.next_hop(u128::from_be_bytes(to.address)));
+        }
         self
     }
 

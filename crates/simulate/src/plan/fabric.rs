@@ -70,11 +70,10 @@ fn r(wanted: &Requirements, server: &ServerType) -> f64 {
 /// All choices of cards: the cheapest for the external ports, and each for the others.
 fn cards<'w>(wanted: &'w Requirements, server: &ServerType) -> Result<Vec<Cards<'w>>, String> {
     let fast = wanted.nic.iter().filter(|nic| nic.rate_gbps >= wanted.rate_gbps);
-    let slots = |nic: &NicType| server.ports.div_ceil(nic.ports);
-    let external = fast.min_by_key(|nic| slots(nic)).ok_or_else(|| {
+    let external = fast.min_by_key(|nic| server.ports.div_ceil(nic.ports)).ok_or_else(|| {
         format!("external ports: no network card has ports of {} Gbit/s or more", wanted.rate_gbps)
     })?;
-    let external_cards = slots(external);
+    let external_cards = server.ports.div_ceil(external.ports);
     let left = server.slots.checked_sub(external_cards).ok_or_else(|| {
         format!(
             "slots: {} external ports need {external_cards} cards, and the server has {} slots",
@@ -82,7 +81,7 @@ fn cards<'w>(wanted: &'w Requirements, server: &ServerType) -> Result<Vec<Cards<
         )
     })?;
     let unused = external_cards * external.ports - server.ports;
-    let with = |fabric: &'w NicType| {
+    let all = wanted.nic.iter().map(|fabric| {
         // Ports left on the external cards serve as links if they are fast enough.
         let more = if external.rate_gbps >= fabric.rate_gbps { unused } else { 0 };
         let fan = Fan {
@@ -92,8 +91,8 @@ fn cards<'w>(wanted: &'w Requirements, server: &ServerType) -> Result<Vec<Cards<
             rate_gbps: fabric.rate_gbps,
         };
         Cards { external, external_cards, fabric, fan }
-    };
-    Ok(wanted.nic.iter().map(with).collect())
+    });
+    Ok(all.collect())
 }
 
 /// Rate of one direct path between two of `servers`, in the worst case.
@@ -103,13 +102,16 @@ fn share(r_gbps: f64, servers: u64) -> f64 {
 
 /// The largest full mesh of such servers, in external ports.
 pub fn mesh_max(wanted: &Requirements, server: &ServerType) -> u64 {
-    let of = |cards: &Cards| {
+    let mut most = 0;
+    for cards in cards(wanted, server).unwrap_or_default() {
         let servers = cards.fan.ports + 1;
         let smallest = (WORST * r(wanted, server) / cards.fan.rate_gbps).ceil() as u64;
         // With fewer servers than this, each pair has several cables; with the maximum there is one.
-        if smallest <= servers { servers * server.ports } else { 0 }
-    };
-    cards(wanted, server).map_or(0, |cards| cards.iter().map(of).max().unwrap_or(0))
+        if smallest <= servers {
+            most = most.max(servers * server.ports);
+        }
+    }
+    most
 }
 
 /// The cheapest fabric with this server type.
@@ -123,17 +125,19 @@ pub fn build(wanted: &Requirements, server: &ServerType) -> Result<Fabric, Strin
     }
     let all = cards(wanted, server)?;
     let meshes: Vec<Result<Fabric, String>> = all.iter().map(|cards| mesh(wanted, server, cards)).collect();
-    let cheapest = |plans: Vec<Fabric>| plans.into_iter().min_by(|a, b| a.price.total_cmp(&b.price));
-    if let Some(mesh) = cheapest(meshes.iter().flatten().cloned().collect()) {
+    if let Some(mesh) = cheapest(&meshes) {
         return Ok(mesh);
     }
     let flies: Vec<Result<Fabric, String>> = all.iter().map(|cards| fly(wanted, server, cards)).collect();
-    if let Some(fly) = cheapest(flies.iter().flatten().cloned().collect()) {
+    if let Some(fly) = cheapest(&flies) {
         return Ok(fly);
     }
-    let why =
-        |plans: Vec<Result<Fabric, String>>| plans.into_iter().find_map(Result::err).unwrap_or_default();
-    Err(format!("mesh: {}; n-fly: {}", why(meshes), why(flies)))
+    let [mesh, fly] = [meshes, flies].map(|plans| plans.into_iter().find_map(Result::err));
+    Err(format!("mesh: {}; n-fly: {}", mesh.unwrap_or_default(), fly.unwrap_or_default()))
+}
+
+fn cheapest(plans: &[Result<Fabric, String>]) -> Option<Fabric> {
+    plans.iter().flatten().min_by(|a, b| a.price.total_cmp(&b.price)).cloned()
 }
 
 fn mesh(wanted: &Requirements, server: &ServerType, cards: &Cards) -> Result<Fabric, String> {

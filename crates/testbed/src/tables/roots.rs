@@ -52,9 +52,10 @@ impl<A: Address> Roots<A> {
     /// Whether a root covers the address.
     pub fn cover(&self, address: A) -> bool {
         let at = |length| Prefix::containing(address, length);
-        let is_short = |&length: &u8| at(length).is_some_and(|prefix| self.short.contains(&prefix));
-        if self.short_lengths.iter().any(is_short) {
-            return true;
+        for prefix in self.short_lengths.iter().filter_map(|&length| at(length)) {
+            if self.short.contains(&prefix) {
+                return true;
+            }
         }
         let mut lengths = self.long_lengths[bucket(address)];
         while lengths != 0 {

@@ -57,14 +57,12 @@ impl Testbed {
     pub fn change_routes(&self, change: Change, table: &Table) -> Result<RouteChanges, TestbedError> {
         debug_assert!(table.next_hop_max() <= self.next_hops);
         let index = self.router.index(&self.interfaces.router_out)?;
-        let bodies = |address: &dyn Fn(u16) -> IpAddr| -> Vec<RouteBody> {
-            (0..=self.next_hops).map(|number| body(index, address(number))).collect()
-        };
-        let bodies4 = bodies(&|number| next_hop_ipv4(number).into());
-        let bodies6 = bodies(&|number| next_hop_ipv6(number).into());
+        let numbers = 0..=self.next_hops;
+        let bodies4: Vec<_> =
+            numbers.clone().map(|number| body(index, next_hop_ipv4(number).into())).collect();
+        let bodies6: Vec<_> = numbers.map(|number| body(index, next_hop_ipv6(number).into())).collect();
         std::thread::scope(|scope| {
-            let ipv6 = || self.router.enter(|| send_all(change, &table.ipv6, &bodies6));
-            let ipv6 = scope.spawn(ipv6);
+            let ipv6 = scope.spawn(|| self.router.enter(|| send_all(change, &table.ipv6, &bodies6)));
             let ipv4 = self.router.enter(|| send_all(change, &table.ipv4, &bodies4));
             let ipv6 = ipv6.join().expect("the sender has no panic to pass on");
             Ok(ipv4?.plus(ipv6?))

@@ -69,14 +69,13 @@ impl Namespace {
         &self,
         code: impl FnOnce() -> Result<T, TestbedError> + Send,
     ) -> Result<T, TestbedError> {
-        let inside = || {
-            let what = format!("enter {}", self.name);
-            enter(&self.handle).map_err(TestbedError::system(what))?;
-            code()
-        };
-        std::thread::scope(|scope| match scope.spawn(inside).join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let what = format!("enter {}", self.name);
+                enter(&self.handle).map_err(TestbedError::system(what))?;
+                code()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -89,10 +88,9 @@ impl Namespace {
     pub fn confine(&self, command: &mut Command) -> Result<(), TestbedError> {
         use std::os::unix::process::CommandExt;
         let handle = self.handle()?;
-        let inside = move || handle.join_this_thread();
         // SAFETY: runs in the child between fork and exec, where only async-signal-safe calls are sound;
         // it makes one system call and allocates nothing.
-        unsafe { command.pre_exec(inside) };
+        unsafe { command.pre_exec(move || handle.join_this_thread()) };
         Ok(())
     }
 

@@ -58,6 +58,10 @@ impl Pace {
     }
 }
 
+fn refused(error: io::Error) -> TestbedError {
+    TestbedError::system("send frames")(error)
+}
+
 /// Sends the frames of a stream from the source of a test bed; returns how long it took, once all are sent.
 ///
 /// # Errors
@@ -65,7 +69,6 @@ impl Pace {
 pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, TestbedError> {
     let index = testbed.source.index(&testbed.interfaces.source)?;
     testbed.source.enter(|| {
-        let refused = |error| TestbedError::system("send frames")(error);
         let socket = packet_socket(index).map_err(refused)?;
         prepare(&socket).map_err(refused)?;
         let mut sender = Sender { socket, stream, next: 0, frames: Vec::new() };
@@ -126,16 +129,17 @@ impl Sender<'_> {
 
     /// Sends the frames of a call, in several calls if the socket has no room.
     fn send_all(&mut self) -> io::Result<()> {
-        let part =
-            |frame: &mut Vec<u8>| libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
-        let mut parts: Vec<libc::iovec> = self.frames.iter_mut().map(part).collect();
-        let message = |part: &mut libc::iovec| {
+        let mut parts = Vec::with_capacity(self.frames.len());
+        for frame in &mut self.frames {
+            parts.push(libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() });
+        }
+        let mut messages = Vec::with_capacity(parts.len());
+        for part in &mut parts {
             // SAFETY: a C struct of numbers and pointers, for which all zeroes is a value.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
-            message
-        };
-        let mut messages: Vec<libc::mmsghdr> = parts.iter_mut().map(message).collect();
+            messages.push(message);
+        }
         let mut left = &mut messages[..];
         while !left.is_empty() {
             // SAFETY: the messages, their parts and the frames are whole and outlive the call, which reads the frames.

@@ -171,11 +171,10 @@ impl Drop for Sink<'_> {
         if let SinkHook::Skbs(index) = self.attached {
             // Only removing both directions together removes the qdisc. If the namespace or the interface is gone,
             // so is the hook.
-            let away = || {
+            let _ = self.testbed.sink.enter(|| {
                 let both = TC_INGRESS | TC_EGRESS;
                 Ok(hook(self.programs, index).attach_point(both).destroy().is_ok())
-            };
-            let _ = self.testbed.sink.enter(away);
+            });
         }
     }
 }
