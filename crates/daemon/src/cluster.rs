@@ -270,7 +270,6 @@ fn link(view: &LinkView, workers: &Counters) -> FabricLink {
         Some(State::NoProgram) => "no-program",
         Some(State::Down) => "down",
     };
-    let is_detail = |name: &str| !name.starts_with("drop_") && name != "received_bytes";
     FabricLink {
         device: view.device.clone(),
         peer: view.peer.clone(),
@@ -301,7 +300,7 @@ fn link(view: &LinkView, workers: &Counters) -> FabricLink {
         },
         counters: counters
             .named()
-            .filter(|(name, _)| is_detail(name))
+            .filter(|(name, _)| !name.starts_with("drop_") && *name != "received_bytes")
             .map(|(name, frames)| (name.into(), frames))
             .collect(),
     }

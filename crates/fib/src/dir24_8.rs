@@ -457,8 +457,9 @@ mod tests {
         let table = build(&routes, &Readers::new()).unwrap();
         let lengths = [0, 1, 15, 16, 17, 63, 64, 65, 95, 200];
         for (form, len) in Form::all().into_iter().flat_map(|form| lengths.map(|len| (form, len))) {
-            let at = |i: u32| if i % 5 == 4 { u32::MAX - i * 151 % 512 } else { 0x0a00_0000 + i * 37 % 512 };
-            let addresses: Vec<u32> = (0..len).map(at).collect();
+            let addresses: Vec<u32> = (0..len)
+                .map(|i| if i % 5 == 4 { u32::MAX - i * 151 % 512 } else { 0x0a00_0000 + i * 37 % 512 })
+                .collect();
             let mut hops = vec![NextHop(99); len as usize + 1];
             table.fib.lookup_burst_by(form, &addresses, &mut hops);
             let singly: Vec<NextHop> = addresses.iter().map(|a| table.fib.lookup(*a)).collect();

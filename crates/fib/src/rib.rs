@@ -461,8 +461,10 @@ mod tests {
             probes in prop::collection::vec(prefixes(any::<u32>()), 0..9),
         ) {
             // Addresses that differ in few bits at both ends, so that prefixes nest.
-            let spread = |p: Prefix<u32>| Prefix::containing(p.first().reverse_bits() | p.first() & 7, p.length()).unwrap();
-            agrees(changes.into_iter().map(|(p, hop)| (spread(p), hop)).collect(), probes);
+            let changes = changes.into_iter().map(|(p, hop)| {
+                (Prefix::containing(p.first().reverse_bits() | p.first() & 7, p.length()).unwrap(), hop)
+            });
+            agrees(changes.collect(), probes);
         }
 
         #[test]

@@ -85,12 +85,16 @@ impl Page {
                 get(move || async move { ([(header::CONTENT_TYPE, file.kind)], file.text) }),
             )
         });
-        let for_client = |stream: &TcpStream| {
-            let peer = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
-            let checks = Checks { guard: guard.clone(), started, peer };
-            (0, routes.clone().layer(middleware::from_fn_with_state(checks, checked)))
-        };
-        serve(self.listener, for_client, CONNECTIONS).await;
+        serve(
+            self.listener,
+            |stream: &TcpStream| {
+                let peer = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
+                let checks = Checks { guard: guard.clone(), started, peer };
+                (0, routes.clone().layer(middleware::from_fn_with_state(checks, checked)))
+            },
+            CONNECTIONS,
+        )
+        .await;
     }
 }
 

@@ -143,11 +143,9 @@ impl Traces {
             _ => return,
         };
         let key = key(&packet.frame);
-        let is_it = |traced: &&mut TracedPacket| {
-            key.is_some() && traced.key == key && traced.began_ns <= packet.time_ns
-        };
         let name = session.name(packet.ifindex);
-        let Some(traced) = self.incomplete.iter_mut().find(is_it) else {
+        let mut began = self.incomplete.iter_mut().filter(|traced| traced.began_ns <= packet.time_ns);
+        let Some(traced) = began.find(|traced| key.is_some() && traced.key == key) else {
             let mut traced = begin(session, packet);
             traced.steps = vec![sent(name, 0, &packet.frame, by)];
             traced.is_complete = true;

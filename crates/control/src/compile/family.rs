@@ -163,8 +163,9 @@ impl<A: RouteFamily> Tables<A> {
             let stages = Stages::from_rules(view.mirror, Self::FAMILY, *vrf);
             let mut context = Context { view, targets, shared: &mut self.shared };
             if self.vrfs.get(vrf).is_none_or(|table| *table.stages() != stages) {
-                let source = || tables.source(*vrf, A::PART);
-                let table = Table::load(self.structure, stages, &mut context, tables.readers, &source)?;
+                let table = Table::load(self.structure, stages, &mut context, tables.readers, &|| {
+                    tables.source(*vrf, A::PART)
+                })?;
                 old.extend(self.vrfs.insert(*vrf, table));
                 changed = true;
             }

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bm_cli::Failure;
 use bm_forward::{Moved, Wanted};
 use bm_graph::clock_ns;
-use bm_ipsec::SaId;
-use bm_xfrm::{Answer, Context, Database, Now, Server, Usage};
+use bm_xfrm::{Answer, Context, Database, Now, Server};
 
 use super::Ipsec;
 use crate::lock;
@@ -134,10 +133,9 @@ fn in_context(ipsec: &Mutex<Ipsec>, act: impl FnOnce(&Context<'_>) -> Answer) ->
     let epoch_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let now = Now { epoch_s, ns: clock_ns() };
     let ipsec = lock(ipsec);
-    let usage = |id: SaId| -> Usage { ipsec.usage(id) };
     act(&Context {
         now,
-        usage: &usage,
+        usage: &|id| ipsec.usage(id),
         is_local: &is_local,
         is_configured: &|id| ipsec.is_configured(id),
         has_room: &|new, gone| ipsec.has_room(new, gone),

@@ -180,14 +180,12 @@ pub(crate) mod tests {
 
     #[test]
     fn reports_cores_that_cannot_run_apps() {
-        let text = |core: u32, daemon: &str| {
-            format!(
+        let message = |core: u32, daemon: &str| {
+            let text = format!(
                 "[daemon]\n{daemon}\n[[port]]\ndevice = 'eth0'\n[[app]]\nname = 'a'\nmodule = 'a.lua'\ncore = {core}\n\
                      [[link]]\nfrom = 'eth0.output'\nto = 'a.input'"
-            )
-        };
-        let message = |core, daemon| {
-            let config = Config::parse(Path::new("t.toml"), &text(core, daemon)).expect("readable");
+            );
+            let config = Config::parse(Path::new("t.toml"), &text).expect("readable");
             wrong_cores(&config, &[0, 1])
         };
         assert_eq!(message(1, "workers = 1"), []);

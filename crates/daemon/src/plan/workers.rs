@@ -93,12 +93,16 @@ struct Needs {
 
 impl Needs {
     fn count(config: &Config, workers: usize) -> Self {
-        let of = |is_xdp: bool| {
-            let ports = config.ports.iter().filter(|port| matches!(port.device, Device::Xdp(_)) == is_xdp);
-            ports.map(|port| queues_taken(config, port, workers)).sum()
-        };
         // Each worker sends through a queue of every fabric link.
-        Self { xdp: of(true) + config.fabric_devices().len() * workers, others: of(false) }
+        let mut counts = Self { xdp: config.fabric_devices().len() * workers, others: 0 };
+        for port in &config.ports {
+            let queues = queues_taken(config, port, workers);
+            match port.device {
+                Device::Xdp(_) => counts.xdp += queues,
+                _ => counts.others += queues,
+            }
+        }
+        counts
     }
 
     /// Frames for each queue that are being sent.

@@ -39,8 +39,8 @@ impl Dir24_8Fib {
         for address in addresses {
             prefetch(&root[(address >> 8) as usize]);
         }
-        let groups = || addresses.as_chunks::<16>().0.iter();
-        for (addresses, hops) in groups().zip(hops.as_chunks_mut::<16>().0) {
+        let groups = addresses.as_chunks::<16>().0.iter();
+        for (addresses, hops) in groups.zip(hops.as_chunks_mut::<16>().0) {
             // SAFETY: 16 addresses are read and 16 next hops written, each a u32. Entries are loaded in
             // aligned pairs, which 23 bits of an address index, so none lies outside the root. Control may store to the
             // root meanwhile: the load of a pair is whole, and all that follows goes by what was written to `hops`.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
 
-use super::{Control, ControlPort, ControlPortState};
+use super::{Control, ControlPortState};
 use crate::control_thread::ControlState;
 
 impl Control {
@@ -24,7 +24,8 @@ impl Control {
         let statistics = self.watch.statistics();
         let counts = self.compiler.counts(self.watch.mirror());
         let mirror = self.watch.mirror();
-        let of_ours = |ifindex| self.compiler.interfaces().index_of(ifindex).is_some();
+        let interfaces = self.compiler.interfaces();
+        let neighbors = mirror.neighbors().filter(|neighbor| interfaces.index_of(neighbor.ifindex).is_some());
         Status {
             ready: self.active,
             routes_ipv4: counts.ipv4,
@@ -34,7 +35,7 @@ impl Control {
             next_hops_max: counts.next_hops_max,
             tables_bytes: counts.bytes as u64,
             lookup: self.compiler.lookup(),
-            neighbors: mirror.neighbors().filter(|neighbor| of_ours(neighbor.ifindex)).count(),
+            neighbors: neighbors.count(),
             mirror: Mirror {
                 synced: self.watch.in_step() && self.retry_at.is_none(),
                 messages: statistics.events,
@@ -62,7 +63,7 @@ impl Control {
     /// State of each port.
     pub fn interfaces(&self) -> Vec<ControlPortState> {
         let mirror = self.watch.mirror();
-        let of_port = |(index, port): (usize, &ControlPort)| {
+        let states = self.ports.iter().enumerate().map(|(index, port)| {
             let up = port.ifindex.and_then(|ifindex| mirror.link(ifindex));
             let up = up.is_some_and(bm_netlink::Link::running);
             let links =
@@ -74,8 +75,8 @@ impl Control {
                 left_to_linux: port.steering.linux_only(),
                 attached: self.attached(port),
             }
-        };
-        self.ports.iter().enumerate().map(of_port).collect()
+        });
+        states.collect()
     }
 
     /// Routes, as the fast path uses them.
