@@ -31,10 +31,10 @@ impl Turns {
     /// Turns become shorter first, down to 100 ms; then there are fewer, down to three; then they become shorter again.
     pub fn within(whole: Duration, measurements: usize) -> Self {
         let measurements = measurements.max(1) as u32;
-        let of_runs = |runs| whole / measurements / runs;
+        let one = whole / measurements;
         let least = Duration::from_millis(100) * 6 / 5;
-        let runs = (3..=5).rev().find(|&runs| of_runs(runs) >= least).unwrap_or(3);
-        let turn = of_runs(runs).min(Duration::from_secs(1));
+        let runs = (3..=5).rev().find(|&runs| one / runs >= least).unwrap_or(3);
+        let turn = (one / runs).min(Duration::from_secs(1));
         Self { runs, slot: turn * 5 / 6, warm_up: turn / 6 }
     }
 }
@@ -99,12 +99,13 @@ pub type Subject<'a> = (&'a str, &'a mut dyn FnMut() -> u64);
 /// Measures the subjects on this thread, in turn.
 pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Series> {
     let names: Vec<String> = subjects.iter().map(|subject| subject.0.into()).collect();
-    let take = |index: usize| -> Result<Sample, std::convert::Infallible> {
-        let work = &mut *subjects[index].1;
-        repeat(turns.warm_up, work);
-        Ok(repeat(turns.slot, work))
-    };
-    match alternate_samples(turns.runs, names, take) {
+    let measured =
+        alternate_samples(turns.runs, names, |index| -> Result<Sample, std::convert::Infallible> {
+            let work = &mut *subjects[index].1;
+            repeat(turns.warm_up, work);
+            Ok(repeat(turns.slot, work))
+        });
+    match measured {
         Ok(measured) => measured,
     }
 }
@@ -114,18 +115,31 @@ pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Series> {
 pub fn alternate_samples<E>(
     runs: u32,
     subjects: Vec<String>,
-    mut take: impl FnMut(usize) -> Result<Sample, E>,
+    take: impl FnMut(usize) -> Result<Sample, E>,
 ) -> Result<Vec<Series>, E> {
-    let count = subjects.len();
-    let mut measured: Vec<Series> =
-        subjects.into_iter().map(|subject| Series { subject, samples: Vec::new() }).collect();
+    let samples = take_turns(runs, subjects.len(), take)?;
+    let measured = subjects.into_iter().zip(samples);
+    Ok(measured.map(|(subject, samples)| Series { subject, samples }).collect())
+}
+
+/// Gives each of some subjects a turn in every run; each run begins with the next subject. Returns what `take` returned
+/// for each subject.
+///
+/// # Errors
+/// The first of `take`.
+pub fn take_turns<T, E>(
+    runs: u32,
+    subjects: usize,
+    mut take: impl FnMut(usize) -> Result<T, E>,
+) -> Result<Vec<Vec<T>>, E> {
+    let mut taken: Vec<Vec<T>> = (0..subjects).map(|_| Vec::new()).collect();
     for run in 0..runs as usize {
-        for turn in 0..count {
-            let index = (run + turn) % count;
-            measured[index].samples.push(take(index)?);
+        for turn in 0..subjects {
+            let subject = (run + turn) % subjects;
+            taken[subject].push(take(subject)?);
         }
     }
-    Ok(measured)
+    Ok(taken)
 }
 
 /// Repeats the work for a time. The wall clock limits it; the thread's clock measures it.

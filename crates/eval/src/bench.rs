@@ -42,6 +42,11 @@ fn size_suffix(sizes: Sizes) -> String {
     if sizes == SMALLEST { String::new() } else { format!("-{sizes}") }
 }
 
+/// With three digits after the point.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 /// Options of every bench that uses a routing table.
 #[derive(Clone, Debug, Default)]
 pub struct Options {

@@ -10,7 +10,6 @@ mod failover;
 mod results;
 mod scene;
 mod story;
-mod thousands;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -154,11 +153,10 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
     drop(polled);
     let gaps = failover::run(options, &scene, &mut daemon, story)?;
     drop(daemon);
-    let clean_up = move || {
+    story.step("clean up", move || {
         drop(scene);
         Ok::<_, DemoError>(())
-    };
-    story.step("clean up", clean_up)?;
+    })?;
     Ok(results::Results { linux, user, kernel, gaps })
 }
 

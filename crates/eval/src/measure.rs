@@ -55,6 +55,16 @@ impl Flow {
         self.lost() as f64 / self.sent.max(1) as f64
     }
 
+    /// The rate of the first slice; 0 without one.
+    pub fn first_rate(&self) -> f64 {
+        self.samples.first().map_or(0.0, |sample| sample.rate)
+    }
+
+    /// CPU time for each packet of the first slice; 0 without one.
+    pub fn first_ns(&self) -> f64 {
+        self.samples.first().map_or(0.0, |sample| sample.ns)
+    }
+
     /// The median rate: packets a second that arrived and were correct.
     pub fn forwarded(&self) -> f64 {
         spread(self.samples.iter().map(|sample| sample.rate)).median

@@ -41,15 +41,15 @@ impl Row {
     /// A row for a subject whose items are packets or lookups, in millions a second.
     pub fn mpps(bench: &str, case: &str, measured: &Series) -> Self {
         let Quantiles { min, median, max } = measured.rates();
-        let millions = |rate: f64| rounded(rate / 1e6);
+        let [min, median, max] = [min, median, max].map(|rate| rounded(rate / 1e6));
         Self {
             bench: bench.into(),
             case: case.into(),
             subject: measured.subject.clone(),
             unit: "mpps".into(),
-            min: millions(min),
-            median: millions(median),
-            max: millions(max),
+            min,
+            median,
+            max,
             ns: rounded(measured.ns()),
             runs: measured.samples.len(),
             detail: Map::new(),
@@ -70,8 +70,12 @@ fn rounded(value: f64) -> f64 {
 
 /// One JSON object a line.
 pub fn json_lines(rows: &[Row]) -> String {
-    let line = |row| serde_json::to_string(row).expect("a row holds nothing that JSON has not") + "\n";
-    rows.iter().map(line).collect()
+    let mut lines = String::new();
+    for row in rows {
+        lines += &serde_json::to_string(row).expect("a row holds nothing that JSON has not");
+        lines += "\n";
+    }
+    lines
 }
 
 /// An aligned table, case by case, each subject with its ratio to the first one of its case.

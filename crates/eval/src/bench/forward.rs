@@ -40,8 +40,8 @@ use bm_testbed::testbed::cores;
 use super::{BenchError, Options, SMALLEST, size_suffix};
 use crate::alternate::{Series, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
-use bed::{Batching, Bed, BenchFamily, FRAMES, NEXT_HOPS, next_hop_mac, next_hop_port, port_mac};
-use packet::{FRAME, Packet, arriving, leaving};
+use bed::{Batching, Bed, BenchFamily, FRAMES, NEXT_HOPS, next_hop_mac, next_hop_port};
+use packet::{FRAME, Packet, arriving, leaving, port_mac};
 use running::RunningEngine;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -124,16 +124,17 @@ fn rounded(value: f64) -> f64 {
 /// See [`BenchError`].
 pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
-    let all = || options.sizes().into_iter().flat_map(Case::all);
+    let mut cases: Vec<_> = options.sizes().into_iter().flat_map(Case::all).collect();
     let others = [mix::CASE, features::CASE].map(|case| (case.to_string(), true));
-    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")).chain(others))?;
+    options.refuse_unused_rib(cases.iter().map(|case| (case.name(), case.table == "full")).chain(others))?;
     let table = options.table(NEXT_HOPS)?;
-    let has_routes = |case: &Case| match case.family {
-        "ipv4" => !table.ipv4.is_empty(),
-        _ => !table.ipv6.is_empty(),
-    };
-    let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
-    let cases: Vec<_> = all().filter(wanted).collect();
+    cases.retain(|case| {
+        let has_routes = match case.family {
+            "ipv4" => !table.ipv4.is_empty(),
+            _ => !table.ipv6.is_empty(),
+        };
+        options.wants(&case.name()) && has_routes
+    });
     let mixes = options.wants(mix::CASE) && !table.ipv4.is_empty() && !table.ipv6.is_empty();
     let features = options.wants(features::CASE) && !table.ipv4.is_empty();
     if cases.is_empty() && !mixes && !features {
@@ -177,11 +178,8 @@ fn measure<A: BenchFamily>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<R
     let destinations = routable(case.pattern, table);
     let mut router = bed.router_of_sizes(&destinations, case.sizes, Batching::default())?;
     let mut ports = bed.source_sink(&destinations, case.sizes)?;
-    let check_both = |router: &mut RunningEngine, ports: &mut RunningEngine| {
-        check(case, table, router)?;
-        check_ports::<A>(case, ports)
-    };
-    check_both(&mut router, &mut ports)?;
+    check(case, table, &mut router)?;
+    check_ports::<A>(case, &mut ports)?;
     let (mut looked_up, mut headers) = (0, bed.headers(&destinations)?);
     let mut subjects: [Subject<'_>; 4] = [
         ("brickmoon", &mut || breathe(&mut router)),
@@ -190,7 +188,8 @@ fn measure<A: BenchFamily>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<R
         ("headers", &mut || (0..BREATHS).map(|_| headers.pass()).sum()),
     ];
     let measured = alternate(turns, &mut subjects[..case.subjects()]);
-    check_both(&mut router, &mut ports)?;
+    check(case, table, &mut router)?;
+    check_ports::<A>(case, &mut ports)?;
     let mut rows: Vec<_> = measured.iter().map(|measured| row(case, table, measured)).collect();
     if let [router, _, lookup, headers] = &mut rows[..] {
         let parts = lookup.ns + headers.ns;
@@ -236,8 +235,8 @@ pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<BreathCou
     let bed = Bed::new(table, Bed::frame_pool_of(4)?)?;
     let batching = Batching { receive: burst, ..Batching::default() };
     let mixed = mix::Mix::ALL.into_iter().find(|mix| traffic.strip_prefix("mix-") == Some(mix.name()));
-    let with = |feature: &features::Feature| traffic.strip_prefix("with-") == Some(feature.name());
-    if let Some(feature) = features::Feature::ALL.into_iter().find(with) {
+    let with = traffic.strip_prefix("with-");
+    if let Some(feature) = features::Feature::ALL.into_iter().find(|feature| with == Some(feature.name())) {
         let mut featured = features::router(&bed, feature)?;
         return Ok(count_breaths(&mut featured.running, breaths, RunningEngine::received));
     }
@@ -319,17 +318,17 @@ fn check<A: Packet>(
     table: &bed::FamilyTable<A>,
     router: &mut RunningEngine,
 ) -> Result<(), BenchError> {
-    let expected = |port, found: &[u8]| expected(table, (port, &case.lengths()), found);
-    compare(&case.name(), std::slice::from_mut(router), 1, expected)
+    compare(&case.name(), std::slice::from_mut(router), 1, |port, found| {
+        expected(table, port, &case.lengths(), found)
+    })
 }
 
 /// Checks the ports alone: each must send what the other received.
 fn check_ports<A: Packet>(case: &Case, ports: &mut RunningEngine) -> Result<(), BenchError> {
-    let expected = |port: usize, found: &[u8]| {
+    compare(&case.name(), std::slice::from_mut(ports), 1, |port, found| {
         let length = known_length(&case.lengths(), found)?;
         Some(arriving(A::destination(found.first_chunk()?), port_mac(1 - port), length))
-    };
-    compare(&case.name(), std::slice::from_mut(ports), 1, expected)
+    })
 }
 
 /// Checks several engines that run in turn, `senders` of which send, with the smallest frames.
@@ -339,7 +338,7 @@ fn check_all<A: Packet>(
     engines: &mut [RunningEngine],
     senders: usize,
 ) -> Result<(), BenchError> {
-    compare(case, engines, senders, |port, found| expected(table, (port, &[FRAME as u16]), found))
+    compare(case, engines, senders, |port, found| expected(table, port, &[FRAME as u16], found))
 }
 
 /// Runs engines for a while and compares the frames that leave through each port with the expected ones.
@@ -353,8 +352,9 @@ fn compare(
     for _ in 0..SAMPLE_BREATHS {
         engines.iter_mut().for_each(|running| _ = running.engine.breathe());
     }
-    let lost = |counters| BenchError::Lost { case: case.into(), counters };
-    engines.iter().try_for_each(RunningEngine::check_accounts).map_err(lost)?;
+    for running in engines.iter() {
+        running.check_accounts().map_err(|counters| BenchError::Lost { case: case.into(), counters })?;
+    }
     let samples: Vec<_> = engines.iter().map(|running| running.sample.end()).collect();
     if samples.iter().filter(|sample| !sample.is_empty()).count() < senders {
         return Err(BenchError::NothingLeft { case: case.into() });
@@ -371,7 +371,8 @@ fn compare(
 /// The frame as the router must send it through `port`, in one of these lengths; `None` if it must not send it there.
 fn expected<A: Packet>(
     table: &bed::FamilyTable<A>,
-    (port, lengths): (usize, &[u16]),
+    port: usize,
+    lengths: &[u16],
     found: &[u8],
 ) -> Option<Vec<u8>> {
     let length = known_length(lengths, found)?;

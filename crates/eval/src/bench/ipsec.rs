@@ -59,8 +59,11 @@ enum Operation {
 
 /// The case that hands packets to another worker.
 const HANDOVER: &str = "handover";
-/// The cases of two workers, with the bytes of their packets.
-const PER_WORKER: [(&str, usize); 2] = [("per-worker-64", 64), ("per-worker-1420", 1420)];
+/// The cases of two workers.
+const PER_WORKER: [WorkersCase; 2] = [
+    WorkersCase { name: "per-worker-64", packet_bytes: 64 },
+    WorkersCase { name: "per-worker-1420", packet_bytes: 1420 },
+];
 /// Breaths of a gateway between two readings of the clock.
 const BREATHS: usize = 8;
 
@@ -81,12 +84,12 @@ impl Case {
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let of_suite = |suite| SIZES.iter().map(move |&size| (suite, size));
-        let of = |works: &'static [Operation]| {
-            let sizes = Suite::ALL.into_iter().flat_map(of_suite);
-            sizes.flat_map(|(suite, size)| works.iter().map(move |&work| Self { suite, work, size }))
-        };
-        of(&[Operation::Encrypt, Operation::Decrypt]).chain(of(&[Operation::Gateway]))
+        Self::of(&[Operation::Encrypt, Operation::Decrypt]).chain(Self::of(&[Operation::Gateway]))
+    }
+
+    fn of(works: &'static [Operation]) -> impl Iterator<Item = Self> {
+        let sizes = Suite::ALL.into_iter().flat_map(|suite| SIZES.iter().map(move |&size| (suite, size)));
+        sizes.flat_map(|(suite, size)| works.iter().map(move |&work| Self { suite, work, size }))
     }
 
     /// All libraries, and ours.
@@ -103,7 +106,7 @@ pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<Case> = Case::all().filter(|case| options.wants(&case.name())).collect();
     let lookups: Vec<_> = lookup::Case::ALL.into_iter().filter(|case| options.wants(case.name())).collect();
     let handover = options.wants(HANDOVER);
-    let per_worker: Vec<_> = PER_WORKER.into_iter().filter(|(name, _)| options.wants(name)).collect();
+    let per_worker: Vec<_> = PER_WORKER.into_iter().filter(|case| options.wants(case.name)).collect();
     if cases.is_empty() && lookups.is_empty() && !handover && per_worker.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
@@ -133,8 +136,10 @@ pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
 fn measure(case: &Case, turns: Turns) -> Result<[Row; 2], BenchError> {
     let mut burst = Burst::new(case.suite, case.size.1);
     burst.check(&case.name())?;
-    let gateway = || Gateway::new(&burst::sa(case.suite), case.size.1, 0);
-    let mut gateway = (case.work == Operation::Gateway).then(gateway).transpose()?;
+    let mut gateway = match case.work {
+        Operation::Gateway => Some(Gateway::new(&burst::sa(case.suite), case.size.1, 0)?),
+        _ => None,
+    };
     gateway.iter_mut().try_for_each(|gateway| gateway.check(&case.name()))?;
     let libraries = Library::all(case.suite);
     let mut bares: Vec<Bare> = libraries.iter().map(|&library| Bare::new(case.suite, library)).collect();
@@ -158,14 +163,15 @@ fn rows(case: &Case, measured: &[Series]) -> [Row; 2] {
     let bytes = case.size.1.iter().sum::<usize>() as f64 / case.size.1.len() as f64;
     let row = |measured: &Series, subject: &str, library: &str| {
         let mut row = Row::mpps("ipsec", &case.name(), measured);
-        let gbps = |mpps: f64| (mpps * bytes * 8.0 / 1e3 * 1e4).round() / 1e4;
-        (row.min, row.median, row.max) = (gbps(row.min), gbps(row.median), gbps(row.max));
+        for mpps in [&mut row.min, &mut row.median, &mut row.max] {
+            *mpps = (*mpps * bytes * 8.0 / 1e3 * 1e4).round() / 1e4;
+        }
         (row.unit, row.subject) = ("gbps".into(), subject.into());
         row.with("bytes", bytes).with("library", library)
     };
     let (ours, libraries) = measured.split_last().expect("there are two subjects at least");
-    let by_time = |one: &&Series, other: &&Series| one.ns().total_cmp(&other.ns());
-    let fastest = libraries.iter().min_by(by_time).expect("a suite has a library");
+    let fastest = libraries.iter().min_by(|one, other| one.ns().total_cmp(&other.ns()));
+    let fastest = fastest.expect("a suite has a library");
     let direction = if case.work == Operation::Decrypt { Direction::In } else { Direction::Out };
     let chosen = bm_ipsec::library(case.suite, direction);
     let all: Map<String, Value> =
@@ -176,9 +182,8 @@ fn rows(case: &Case, measured: &[Series]) -> [Row; 2] {
 fn bare_turn(time: Duration, burst: &mut Burst, bare: &mut Bare, work: Operation) -> Sample {
     let mut prepared = (burst, bare);
     let seal = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.seal(bare);
-    let open = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.open(bare);
     if work == Operation::Decrypt {
-        timed(time, &mut prepared, seal, open)
+        timed(time, &mut prepared, seal, |(burst, bare)| burst.open(bare))
     } else {
         timed(time, &mut prepared, |_| {}, seal)
     }
@@ -188,11 +193,15 @@ fn sa_turn(time: Duration, burst: &mut Burst, work: Operation) -> Sample {
     if work == Operation::Encrypt {
         return timed(time, burst, Burst::reset, Burst::encrypt);
     }
-    let encrypted = |burst: &mut Burst| {
-        burst.reset();
-        burst.encrypt();
-    };
-    timed(time, burst, encrypted, Burst::decrypt)
+    timed(
+        time,
+        burst,
+        |burst| {
+            burst.reset();
+            burst.encrypt();
+        },
+        Burst::decrypt,
+    )
 }
 
 /// A gateway's breaths for a time.
@@ -216,12 +225,19 @@ fn hand_over(turns: Turns) -> Result<Vec<Row>, BenchError> {
     })?;
     gateways.iter_mut().try_for_each(|gateway| gateway.check(HANDOVER))?;
     let more = ((measured[1].ns() - measured[0].ns()) * 10.0).round() / 10.0;
-    let row = |measured| Row::mpps("ipsec", HANDOVER, measured).with("handover_ns", more);
-    Ok(measured.iter().map(row).collect())
+    let rows = measured.iter().map(|measured| Row::mpps("ipsec", HANDOVER, measured));
+    Ok(rows.map(|row| row.with("handover_ns", more)).collect())
+}
+
+/// A case of two workers.
+struct WorkersCase {
+    name: &'static str,
+    packet_bytes: usize,
 }
 
 /// One SA and two, for two workers.
-fn two_workers((case, length): (&str, usize), cores: &[usize], turns: Turns) -> Result<Vec<Row>, BenchError> {
+fn two_workers(case: WorkersCase, cores: &[usize], turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let WorkersCase { name: case, packet_bytes: length } = case;
     let first = burst::sa(Suite::Aes128Gcm);
     let second = Sa { spi: first.spi + 1, encryption_key: Secret::new(&[3; 20]), ..first.clone() };
     let one = Gateway::of_two(std::slice::from_ref(&first), &[length])?;
@@ -235,8 +251,8 @@ fn two_workers((case, length): (&str, usize), cores: &[usize], turns: Turns) -> 
         Ok(Sample { items, rate, ns: 1e9 / rate.max(1e-9) })
     })?;
     gateways.iter_mut().try_for_each(|gateway| gateway.check(case))?;
-    let row = |measured| Row::mpps("ipsec", case, measured).with("cores", cores.len().min(2));
-    Ok(measured.iter().map(row).collect())
+    let rows = measured.iter().map(|measured| Row::mpps("ipsec", case, measured));
+    Ok(rows.map(|row| row.with("cores", cores.len().min(2))).collect())
 }
 
 /// Repeats the work for a time; the preparation before each repetition is not measured.

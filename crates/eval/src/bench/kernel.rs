@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use super::{BenchError, Options};
 use crate::demo::daemon;
+use crate::measure::Flow;
 use crate::report::Row;
 use bed::{Bed, Flows, Turns};
 use bm_testbed::addresses::{Pattern, Sizes, destinations};
@@ -141,20 +142,21 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
-    let is_full = |case: &&Case| case.table == "full";
     let users: Vec<_> = user::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    let wants_full = Case::ALL.iter().filter(is_full).any(|case| options.common.wants(&case.name()));
+    let wants_full = Case::ALL.iter().any(|case| case.table == "full" && options.common.wants(&case.name()));
     let full = match wants_full || users.iter().any(|case| case.is_full) {
         true => options.common.table(options.testbed.next_hops)?,
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
     };
-    let has_routes = |case: &Case| match (case.table, case.family) {
-        ("one", _) => true,
-        (_, "ipv4") => !full.ipv4.is_empty(),
-        _ => !full.ipv6.is_empty(),
-    };
-    let wanted = |case: &Case| options.common.wants(&case.name()) && has_routes(case);
-    let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
+    let mut cases = Case::ALL.to_vec();
+    cases.retain(|case| {
+        let has_routes = match (case.table, case.family) {
+            ("one", _) => true,
+            (_, "ipv4") => !full.ipv4.is_empty(),
+            _ => !full.ipv6.is_empty(),
+        };
+        options.common.wants(&case.name()) && has_routes
+    });
     let switches: Vec<_> =
         switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
     let connections: Vec<_> =
@@ -183,7 +185,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     ];
     let [routing, switching, connecting, using, choosing] =
         shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
-    let rows = measure(options, &cases, &full, (begin, routing));
+    let rows = measure(options, &cases, &full, begin, routing);
     let rows = rows.and_then(|mut rows| {
         rows.extend(switch::measure(options, &switches, switching)?);
         rows.extend(tcp::measure(options, &connections, connecting)?);
@@ -198,6 +200,18 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     }
 }
 
+/// Whether packets arrived in every slice, and all were correct.
+///
+/// # Errors
+/// [`BenchError::Arrived`] if not.
+fn check_arrived(case: &str, subject: &str, flow: &Flow) -> Result<(), BenchError> {
+    if flow.arrived.bad() > 0 || flow.samples.iter().any(|sample| sample.items == 0) {
+        let (case, subject) = (case.into(), subject.into());
+        return Err(BenchError::Arrived { case, subject, arrived: flow.arrived });
+    }
+    Ok(())
+}
+
 /// How long the bench may take.
 fn whole(options: &KernelOptions) -> Duration {
     Duration::from_secs(if options.common.seconds == 0 { SECONDS } else { options.common.seconds })
@@ -208,7 +222,8 @@ fn measure(
     options: &KernelOptions,
     cases: &[Case],
     full: &Table,
-    (begin, whole): (Instant, Duration),
+    begin: Instant,
+    whole: Duration,
 ) -> Result<Vec<Row>, BenchError> {
     if cases.is_empty() {
         return Ok(Vec::new());
@@ -247,7 +262,7 @@ fn measure_user(
         let (table, pattern) = if case.is_full { (full, Pattern::Prefix) } else { (&one, Pattern::Uniform) };
         let traffic = Case { family: "ipv4", table: "", pattern, size: case.size };
         let Some(flows) = traffic.flows(table) else { continue };
-        rows.extend(user::measure(options, case, (table, &flows), whole / cases.len() as u32)?);
+        rows.extend(user::measure(options, case, table, &flows, whole / cases.len() as u32)?);
     }
     Ok(rows)
 }

@@ -108,15 +108,18 @@ impl Operation {
 
     /// All cases of a family, with their names.
     fn cases(family: &str) -> Vec<(String, Self)> {
-        let name = |(index, work): (usize, &Self)| match work {
-            Self::Lookups { pattern, .. } if index < Pattern::ALL.len() => format!("{family}-full-{pattern}"),
-            Self::Lookups { pattern, batch } => format!("{family}-full-{pattern}-batch-{batch}"),
-            Self::Updates { singly: false } => format!("{family}-full-updates-bulk"),
-            Self::Updates { singly: true } => format!("{family}-full-updates-single"),
-            Self::Build => format!("{family}-full-build"),
-        };
-        let all = Self::all();
-        all.iter().enumerate().map(|case| (name(case), *case.1)).collect()
+        let mut cases = Vec::new();
+        for (index, work) in Self::all().into_iter().enumerate() {
+            let name = match work {
+                Self::Lookups { pattern, .. } if index < Pattern::ALL.len() => format!("{pattern}"),
+                Self::Lookups { pattern, batch } => format!("{pattern}-batch-{batch}"),
+                Self::Updates { singly: false } => "updates-bulk".into(),
+                Self::Updates { singly: true } => "updates-single".into(),
+                Self::Build => "build".into(),
+            };
+            cases.push((format!("{family}-full-{name}"), work));
+        }
+        cases
     }
 }
 
@@ -248,15 +251,14 @@ impl Bench<'_> {
 
     /// Removes subjects that refused a change, with a note: their tables differ from those of the others.
     fn leave_out<A: Family>(&mut self, contenders: &mut Vec<Contender<A>>) {
-        let note = |of: &Contender<A>| {
-            let refused = of.refused.as_ref()?;
-            Some(format!(
+        contenders.retain(|of| {
+            let Some(refused) = &of.refused else { return true };
+            self.found.notes.push(format!(
                 "{} has no room for {refused}: it is left out of the measurements after its updates",
                 of.name
-            ))
-        };
-        self.found.notes.extend(contenders.iter().filter_map(note));
-        contenders.retain(|of| of.refused.is_none());
+            ));
+            false
+        });
     }
 
     /// DPDK's fastest first, then ours, all with the same routes.
@@ -265,8 +267,8 @@ impl Bench<'_> {
         let mut contenders = Vec::new();
         if let Some(peers) = &self.peers {
             // If one of ours is selected by name, --peers means all of DPDK's.
-            let wanted = |name| self.options.peers || self.options.wants(name);
-            for variant in A::PEERS.iter().filter(|of| wanted(of.name)) {
+            let wanted = A::PEERS.iter().filter(|of| self.options.peers || self.options.wants(of.name));
+            for variant in wanted {
                 let begin = thread_time();
                 match peers.build(*variant, routes) {
                     Ok(peer) => {
@@ -289,9 +291,9 @@ impl Bench<'_> {
         }
         contenders.extend(ours);
         if self.options.structure.is_some() {
-            let of_name = |name: &str| A::structures().find(|of| of.name == name);
             let wide = contenders.iter().filter(|built| built.is_wide());
-            let scalar: Vec<_> = wide.filter_map(|built| of_name(&built.name)).collect();
+            let scalar: Vec<_> =
+                wide.filter_map(|built| A::structures().find(|of| of.name == built.name)).collect();
             for structure in scalar {
                 contenders.push(Contender::ours(structure, Some(Form::SCALAR), routes)?);
             }
@@ -385,16 +387,16 @@ fn updates<A: Family>(
 
 /// Builds were measured when the contenders were created.
 fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Series> {
-    let sample = |seconds: &f64| {
-        let rate = routes as f64 / seconds.max(1e-9);
-        Sample { items: routes as u64, rate, ns: 1e9 / rate }
-    };
-    let of = |contender: &Contender<A>| Series {
-        subject: contender.name.clone(),
-        samples: contender.builds.iter().map(sample).collect(),
-    };
+    let mut builds = Vec::new();
     // The tables that we fill ourselves say nothing about DPDK's build.
-    contenders.iter().filter(|contender| contender.builds_itself()).map(of).collect()
+    for contender in contenders.iter().filter(|contender| contender.builds_itself()) {
+        let samples = contender.builds.iter().map(|seconds| {
+            let rate = routes as f64 / seconds.max(1e-9);
+            Sample { items: routes as u64, rate, ns: 1e9 / rate }
+        });
+        builds.push(Series { subject: contender.name.clone(), samples: samples.collect() });
+    }
+    builds
 }
 
 #[cfg(test)]

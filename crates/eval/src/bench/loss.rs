@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{BenchError, Options};
+use super::{BenchError, Options, rounded};
 use crate::alternate::{Quantiles, Sample, Series, spread};
 use crate::demo::daemon::{self, Daemon, ForwardingPath};
 use crate::program::router;
@@ -125,6 +125,14 @@ struct Turn {
 }
 
 impl Turn {
+    fn sample(&self) -> Sample {
+        Sample {
+            items: self.arrived.good,
+            rate: self.rate(),
+            ns: self.daemon_ns as f64 / self.arrived.good.max(1) as f64,
+        }
+    }
+
     fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.arrived.good + self.arrived.bad())
     }
@@ -208,11 +216,11 @@ impl Bed<'_> {
         turns: &mut [[Vec<Turn>; 3]],
     ) -> Result<(), BenchError> {
         let (name, path) = SUBJECTS[subject];
-        let start = |path| {
+        let mut daemon = None;
+        if let Some(path) = path {
             let (prefix, program) = (&self.options.testbed.prefix, self.options.program.as_deref());
-            Daemon::start(self.testbed, prefix, program, path, None)
-        };
-        let mut daemon = path.map(start).transpose()?;
+            daemon = Some(Daemon::start(self.testbed, prefix, program, path, None)?);
+        }
         // Each kind of traffic uses the cheapest sink.
         let (mode, settled) = match path {
             Some(ForwardingPath::Kernel) => (SinkMode::Frames, NOTICED),
@@ -240,8 +248,7 @@ impl Bed<'_> {
     fn turn(&self, case: &Case, sink: &Sink<'_>, daemon: Option<&Daemon>) -> Result<Turn, BenchError> {
         sink.reset()?;
         sink.track(&self.stream);
-        let daemon_ns = || daemon.map_or(0, Daemon::core_ns);
-        let (used, before) = (daemon_ns(), self.device_counters(daemon)?);
+        let (used, before) = (daemon.map_or(0, Daemon::core_ns), self.device_counters(daemon)?);
         let (sent, time) = match case.load {
             Load::Paced(pace) => (pace.frames(), host::send(self.testbed, &self.stream, pace)?),
             Load::Flood(rate) => self.flood(rate)?,
@@ -251,7 +258,8 @@ impl Bed<'_> {
         let grown = after.into_iter().zip(before).map(|((name, after), (_, before))| (name, after - before));
         let device = grown.filter(|(_, count)| *count > 0).collect();
         let (arrived, tracked) = (sink.arrived()?, sink.tracked());
-        Ok(Turn { sent, time, arrived, tracked, daemon_ns: daemon_ns() - used, device })
+        let daemon_ns = daemon.map_or(0, Daemon::core_ns) - used;
+        Ok(Turn { sent, time, arrived, tracked, daemon_ns, device })
     }
 
     /// Floods for a while; returns what was sent, and in which time.
@@ -299,32 +307,26 @@ impl Bed<'_> {
     }
 
     fn row(&self, case: &Case, subject: &str, turns: &[Turn]) -> Row {
-        let sample = |turn: &Turn| Sample {
-            items: turn.arrived.good,
-            rate: turn.rate(),
-            ns: turn.daemon_ns as f64 / turn.arrived.good.max(1) as f64,
-        };
-        let rates = Series { subject: subject.into(), samples: turns.iter().map(sample).collect() };
+        let rates = Series { subject: subject.into(), samples: turns.iter().map(Turn::sample).collect() };
         let mut row = Row::mpps("loss", case.name, &rates);
         if let Load::Paced(_) = case.load {
             let Quantiles { min, median, max } = spread(turns.iter().map(|turn| turn.lost() as f64));
             row = Row { unit: "lost".into(), min, median, max, ..row };
         }
-        let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
-        let delay = |of: fn(&FlowStatistics) -> Duration| {
-            spread(turns.iter().map(|turn| of(&turn.tracked).as_secs_f64() * 1e3))
-        };
-        let (sent, lost) = (sum(|turn| turn.sent), sum(Turn::lost));
-        let rounded = |value: f64| (value * 1e3).round() / 1e3;
+        let delay_mean = turns.iter().map(|turn| turn.tracked.delay_mean.as_secs_f64() * 1e3);
+        let delay_max = turns.iter().map(|turn| turn.tracked.delay_max.as_secs_f64() * 1e3);
+        let sent = turns.iter().map(|turn| turn.sent).sum::<u64>();
+        let lost = turns.iter().map(Turn::lost).sum::<u64>();
+        let reordered = turns.iter().map(|turn| turn.tracked.reordered).sum::<u64>();
         row = row
             .with("sent", sent)
             .with("lost", lost)
             .with("lost_percent", rounded(lost as f64 * 100.0 / sent.max(1) as f64))
-            .with("reordered", sum(|turn| turn.tracked.reordered))
+            .with("reordered", reordered)
             .with("offered_mpps", rounded(spread(turns.iter().map(Turn::offered)).median / 1e6))
             .with("mpps", rounded(rates.rates().median / 1e6))
-            .with("delay_ms_mean", rounded(delay(|tracked| tracked.delay_mean).median))
-            .with("delay_ms_max", rounded(delay(|tracked| tracked.delay_max).max))
+            .with("delay_ms_mean", rounded(spread(delay_mean).median))
+            .with("delay_ms_max", rounded(spread(delay_max).max))
             .with("busy_processes", self.busy);
         let mut device = std::collections::BTreeMap::<&str, u64>::new();
         for (name, count) in turns.iter().flat_map(|turn| &turn.device) {

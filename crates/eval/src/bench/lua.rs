@@ -146,27 +146,27 @@ fn turn(program: &PreparedFunction, failed: &mut Option<bm_lua::LuaError>) -> u6
 /// A network on one worker and on two: packets of all workers, by the CPU time of each. Workers that slow down
 /// each other (memory, caches) show in it, other work on the machine does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let prepare = |workers: usize| -> Result<(State, PreparedFunction), BenchError> {
-        let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
-        let text = include_str!("lua/workers.lua");
-        let program =
-            state.prepare(WORKERS, text, workers).map_err(BenchError::build("the network in Lua"))?;
-        Ok((state, program))
-    };
     let subjects = [prepare(2)?, prepare(1)?];
-    let take = |index: usize| -> Result<Sample, BenchError> {
+    let names = vec!["lua".to_string(), "lua-1-worker".to_string()];
+    let measured = alternate_samples(turns.runs, names, |index| -> Result<Sample, BenchError> {
         let failed = BenchError::build("the run in Lua");
-        let run = |time: Duration| subjects[index].1.call(time.as_millis() as u64);
-        run(turns.warm_up).map_err(&failed)?;
+        let program = &subjects[index].1;
+        program.call(turns.warm_up.as_millis() as u64).map_err(&failed)?;
         let start = process_time();
-        let items = run(turns.slot).map_err(&failed)?;
+        let items = program.call(turns.slot.as_millis() as u64).map_err(&failed)?;
         let workers = [2.0, 1.0][index];
         let rate = items as f64 * workers / (process_time() - start).as_secs_f64().max(1e-9);
         Ok(Sample { items, rate, ns: if items == 0 { 0.0 } else { 1e9 / rate } })
-    };
-    let names = vec!["lua".to_string(), "lua-1-worker".to_string()];
-    let measured = alternate_samples(turns.runs, names, take)?;
+    })?;
     Ok(measured.iter().map(|measured| row(WORKERS, measured)).collect())
+}
+
+/// The network, on this many workers.
+fn prepare(workers: usize) -> Result<(State, PreparedFunction), BenchError> {
+    let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
+    let text = include_str!("lua/workers.lua");
+    let program = state.prepare(WORKERS, text, workers).map_err(BenchError::build("the network in Lua"))?;
+    Ok((state, program))
 }
 
 #[cfg(test)]

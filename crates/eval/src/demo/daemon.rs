@@ -258,11 +258,11 @@ impl Daemon {
     /// Memory that it holds, huge pages too.
     pub fn resident_bytes(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        let of = |name: &str| -> Option<u64> {
+        let [resident, huge] = ["VmRSS:", "HugetlbPages:"].map(|name| -> Option<u64> {
             let line = status.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse().ok()
-        };
-        Some((of("VmRSS:")? + of("HugetlbPages:").unwrap_or(0)) * 1024)
+        });
+        Some((resident? + huge.unwrap_or(0)) * 1024)
     }
 
     /// Where it answers.
@@ -308,9 +308,8 @@ fn says_ready(line: &str) -> bool {
 }
 
 fn die_with_us(command: &mut Command) {
-    let ask = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: runs in the child between fork and exec; it makes one system call and allocates nothing.
-    unsafe { command.pre_exec(ask) };
+    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
 }
 
 /// Reads lines on a thread, to the end, so that the pipe never fills.
@@ -372,8 +371,8 @@ impl Before {
 /// a run leaves none, so that is another daemon's.
 fn pins() -> BTreeSet<PathBuf> {
     let Some(bpffs) = Bpffs::find() else { return BTreeSet::new() };
-    let inode = |entry: fs::DirEntry| fs::metadata(entry.path()).ok().map(|data| data.ino().to_string());
-    let others: BTreeSet<_> = entries(Path::new("/run/netns")).filter_map(inode).collect();
+    let others = entries(Path::new("/run/netns")).filter_map(|entry| fs::metadata(entry.path()).ok());
+    let others: BTreeSet<_> = others.map(|data| data.ino().to_string()).collect();
     // The kernel puts files of its own into the root.
     let folders = ["brickmoon", "brickmoon-switch", "brickmoon-cluster", "brickmoon-relay"]
         .map(|name| bpffs.path().join(name));

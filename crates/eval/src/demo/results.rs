@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::thousands::thousands;
 use crate::alternate::Series;
 use crate::measure::Flow;
 use crate::report::{Align, Row, aligned, json_lines};
+use bm_api::number::count;
 
 /// One kind of traffic through one router.
 pub struct Outcome {
@@ -31,7 +31,7 @@ impl Outcome {
             line += &format!("  {:>5.0} ns of core a packet", flow.core_ns());
         }
         if flow.arrived.bad() > 0 {
-            line += &format!("  {} WRONG: {:?}", thousands(flow.arrived.bad() as usize), flow.arrived);
+            line += &format!("  {} WRONG: {:?}", count(flow.arrived.bad()), flow.arrived);
         }
         line
     }
@@ -77,8 +77,8 @@ impl Gap {
             "longest gap {:.1} ms (the longest at the sender: {:.1} ms), {} of {} packets lost",
             self.longest.as_secs_f64() * 1e3,
             self.senders.as_secs_f64() * 1e3,
-            thousands(self.lost as usize),
-            thousands(self.sent as usize)
+            count(self.lost),
+            count(self.sent)
         )
     }
 
@@ -149,8 +149,8 @@ impl Results {
 
     /// What happened to the thin flow.
     pub fn gaps(&self) -> String {
-        let line = |gap: &Gap| vec![gap.title.into(), gap.line()];
-        aligned(&self.gaps.iter().map(line).collect::<Vec<_>>(), &[Align::Left, Align::Left])
+        let lines: Vec<_> = self.gaps.iter().map(|gap| vec![gap.title.into(), gap.line()]).collect();
+        aligned(&lines, &[Align::Left, Align::Left])
     }
 }
 

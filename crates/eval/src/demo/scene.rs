@@ -16,9 +16,9 @@ use bm_testbed::traffic::{DESTINATIONS_MAX, Programs, Sink, SinkMode, Stream, Tr
 use super::daemon::{Daemon, ForwardingPath};
 use super::results::Outcome;
 use super::story::Story;
-use super::thousands::thousands;
 use super::{DemoError, DemoOptions};
 use crate::measure::Measure;
+use bm_api::number::count;
 
 /// Slices of one measurement.
 const SLICES: u32 = 5;
@@ -54,11 +54,11 @@ struct Case {
 impl Scene {
     pub fn set(options: &DemoOptions, table: &Table, story: &mut Story<'_>) -> Result<Self, DemoError> {
         let testbed = story.step("make three namespaces", || Testbed::up(&options.testbed))?;
-        let (ipv4, ipv6) = (thousands(table.ipv4.len()), thousands(table.ipv6.len()));
+        let (ipv4, ipv6) = (count(table.ipv4.len() as u64), count(table.ipv6.len() as u64));
         let what = format!("load {ipv4} IPv4 and {ipv6} IPv6 routes into the kernel");
         let changed = story.step(&what, || testbed.change_routes(Change::Add, table))?;
         if let Some(error) = changed.first_error {
-            let refused = thousands(changed.refused);
+            let refused = count(changed.refused as u64);
             story.note(&format!("{refused} routes were refused, the first with: {error}"))?;
         }
         let programs = Programs::load()?;
@@ -99,7 +99,7 @@ impl Scene {
     ) -> Result<Daemon, DemoError> {
         let what = match path {
             ForwardingPath::User => {
-                format!("start brickmoon, which mirrors {} routes", thousands(self.routes))
+                format!("start brickmoon, which mirrors {} routes", count(self.routes as u64))
             }
             ForwardingPath::Kernel | ForwardingPath::KernelTc | ForwardingPath::Auto => {
                 "start it with --path kernel".into()
@@ -107,7 +107,7 @@ impl Scene {
         };
         let daemon = story.step(&what, || self.daemon(options, path))?;
         if let Some(bytes) = daemon.resident_bytes() {
-            story.note(&format!("it uses {} MiB of memory", thousands(bytes as usize >> 20)))?;
+            story.note(&format!("it uses {} MiB of memory", count(bytes >> 20)))?;
         }
         Ok(daemon)
     }

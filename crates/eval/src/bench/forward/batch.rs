@@ -84,18 +84,20 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
         let Cell { receive, send, traffic } = cells[index];
         let destinations = if traffic.pattern == Pattern::Flow { &flow } else { &within };
         let mut running = bed.router(destinations, Batching { receive, send })?;
-        let mut work = || breathe(&mut running);
-        repeat(turn / WARM_UP, &mut work);
-        let sample = repeat(turn - turn / WARM_UP, &mut work);
+        repeat(turn / WARM_UP, &mut || breathe(&mut running));
+        let sample = repeat(turn - turn / WARM_UP, &mut || breathe(&mut running));
         check_all(&cells[index].case(), &bed.ipv4, std::slice::from_mut(&mut running), 1)?;
         Ok(sample)
     })?;
-    let best = |traffic: Traffic| -> f64 {
-        let of_traffic = cells.iter().zip(&measured).filter(|(cell, _)| cell.traffic == traffic);
-        of_traffic.map(|(_, measured)| measured.rates().median).fold(0.0, f64::max)
-    };
-    let rows = cells.iter().zip(&measured).map(|(cell, measured)| row(cell, measured, best(cell.traffic)));
+    let rows =
+        cells.iter().zip(&measured).map(|(cell, one)| row(cell, one, best(cells, &measured, cell.traffic)));
     Ok(rows.collect())
+}
+
+/// The highest rate with this traffic.
+fn best(cells: &[Cell], measured: &[Series], traffic: Traffic) -> f64 {
+    let of_traffic = cells.iter().zip(measured).filter(|(cell, _)| cell.traffic == traffic);
+    of_traffic.map(|(_, measured)| measured.rates().median).fold(0.0, f64::max)
 }
 
 fn row(cell: &Cell, measured: &Series, best: f64) -> Row {

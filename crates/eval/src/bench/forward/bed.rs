@@ -105,10 +105,6 @@ impl Default for Batching {
     }
 }
 
-pub(super) fn port_mac(port: usize) -> [u8; 6] {
-    [2, 0, 0, 0, 0, port as u8 + 1]
-}
-
 /// The MAC of a next hop; they are counted from 1.
 pub(super) fn next_hop_mac(number: u16) -> [u8; 6] {
     [2, 0, 0, 0, 1, number as u8]
@@ -233,12 +229,13 @@ impl Bed {
         workers: usize,
     ) -> Result<Vec<RunningEngine>, BenchError> {
         let registry = Making::registry(workers)?;
-        let router = |worker| {
+        let mut routers = Vec::new();
+        for worker in 0..workers {
             let mut making = Making::of_worker(&self.frame_pool, &registry, worker);
             making.ports(destinations, SMALLEST, Batching::default())?;
-            self.routed(making, PORTS.len())
-        };
-        (0..workers).map(router).collect()
+            routers.push(self.routed(making, PORTS.len())?);
+        }
+        Ok(routers)
     }
 
     /// The router with a device of the caller's as the first port; all next hops must be behind it.
@@ -429,9 +426,8 @@ impl Making {
         let arrivals = Arrivals::new(destinations, &sizes.in_memory(FRAME as u16));
         let begin = [0, 1].map(|port| self.begin(port, arrivals.len()));
         self.ports_of(batching, |index, frames, sample| {
-            let mac = (index, port_mac(index));
             let burst = batching.receive.min(BURST);
-            Box::new(LoopPort::<A>::new((frames, burst), mac, (arrivals.clone(), begin[index]), sample))
+            Box::new(LoopPort::<A>::new(index, frames, burst, arrivals.clone(), begin[index], sample))
         })
     }
 

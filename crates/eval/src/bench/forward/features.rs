@@ -107,15 +107,17 @@ pub(super) struct Featured {
     _hooks: Option<HookSet>,
 }
 
-/// Rules for UDP from other sources, and for other ports than those of the packets.
+/// A rule for UDP from another source, or for another port, than those of the packets.
+fn rule(number: u16) -> Rule {
+    let source = format!("10.{number}.0.0/16").parse().ok();
+    let ports = Some(2000 + number..=2000 + number);
+    let by_source = Rule { source, protocol: Some(17), ..Rule::default() };
+    let by_port = Rule { destination_ports: ports, protocol: Some(17), ..Rule::default() };
+    Rule { action: Action::Drop, ..if number.is_multiple_of(2) { by_source } else { by_port } }
+}
+
+/// Rules that no packet matches, half of them for sources and half for ports.
 fn filters(rate: Option<Rate>) -> Result<Arc<FilterSet>, BenchError> {
-    let rule = |number: u16| {
-        let source = format!("10.{number}.0.0/16").parse().ok();
-        let ports = Some(2000 + number..=2000 + number);
-        let by_source = Rule { source, protocol: Some(17), ..Rule::default() };
-        let by_port = Rule { destination_ports: ports, protocol: Some(17), ..Rule::default() };
-        Rule { action: Action::Drop, ..if number.is_multiple_of(2) { by_source } else { by_port } }
-    };
     let flat = (0..RULES).flat_map(|number| Flat::from_rule(&rule(number), number, None));
     let tree = Tree::grow(flat.collect()).map_err(|error| BenchError::build("filters")(error.to_string()))?;
     Ok(Arc::new(FilterSet {
@@ -179,10 +181,7 @@ fn check(bed: &Bed, feature: Feature, featured: &mut Featured) -> Result<(), Ben
 pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let mut routers =
         Feature::ALL.map(|feature| router(bed, feature)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let check_each = |routers: &mut [Featured]| {
-        Feature::ALL.iter().zip(routers).try_for_each(|(&feature, featured)| check(bed, feature, featured))
-    };
-    check_each(&mut routers)?;
+    check_each(bed, &mut routers)?;
     let mut works: Vec<_> = routers.iter_mut().map(|featured| || breathe(&mut featured.running)).collect();
     let mut subjects: Vec<Subject<'_>> = Feature::ALL
         .iter()
@@ -190,14 +189,18 @@ pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
         .map(|(feature, work)| (feature.name(), work as &mut dyn FnMut() -> u64))
         .collect();
     let measured = alternate(turns, &mut subjects);
-    check_each(&mut routers)?;
+    check_each(bed, &mut routers)?;
     let rows: Vec<_> = measured.iter().map(|measured| Row::mpps("forward", CASE, measured)).collect();
     let plain = rows[0].ns;
-    let compared = |row: Row| {
+    let rows = rows.into_iter().map(|row| {
         let over = rounded(row.ns / plain);
         row.with("over_plain", over)
-    };
-    Ok(rows.into_iter().map(compared).collect())
+    });
+    Ok(rows.collect())
+}
+
+fn check_each(bed: &Bed, routers: &mut [Featured]) -> Result<(), BenchError> {
+    Feature::ALL.iter().zip(routers).try_for_each(|(&feature, featured)| check(bed, feature, featured))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use bm_frame::{Burst, Frame, Freelist, swap_places};
 use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 use bm_sys::Mutex;
 
-use super::packet::{FRAME, Packet, Template};
+use super::packet::{FRAME, Packet, Template, port_mac};
 
 /// The frames that left a port while they were recorded, with the index of the port.
 #[derive(Default)]
@@ -102,16 +102,18 @@ impl<A: Packet> LoopPort<A> {
     /// Maximum number of frames that may circulate.
     pub const ROOM: usize = PLACES;
 
-    /// A port with MAC `mac` and these frames, at most `burst` of them at a time. It sends `arrivals` again and again,
-    /// beginning with `next`.
+    /// The port with this index and these frames, at most `burst` of them at a time. It sends `arrivals` again and
+    /// again, beginning with `next`.
     pub fn new(
-        (frames, burst): (Vec<Frame>, usize),
-        (index, mac): (usize, [u8; 6]),
-        (arrivals, next): (Arrivals<A>, usize),
+        index: usize,
+        frames: Vec<Frame>,
+        burst: usize,
+        arrivals: Arrivals<A>,
+        next: usize,
         sample: Arc<Sample>,
     ) -> Self {
         let mut ring = Box::new([const { None }; PLACES]);
-        let (write, template) = (frames.len(), A::template(mac, arrivals.lengths[0]));
+        let (write, template) = (frames.len(), A::template(port_mac(index), arrivals.lengths[0]));
         let longest = arrivals.lengths.iter().max().copied().unwrap_or_default();
         let bytes = template.whole(longest.into());
         for (place, mut frame) in ring.iter_mut().zip(frames) {

@@ -13,9 +13,9 @@ use bm_port::Port;
 use bm_testbed::addresses::Pattern;
 use bm_wire::checksum;
 
-use super::bed::{Batching, Bed, BenchFamily, FRAMES, PORTS, port_mac};
+use super::bed::{Batching, Bed, BenchFamily, FRAMES, PORTS};
 use super::loop_port::Sample;
-use super::packet::{FRAME, Packet, arriving};
+use super::packet::{FRAME, Packet, arriving, port_mac};
 use super::running::RunningEngine;
 use super::{BREATHS, BenchError, SAMPLE_BREATHS, expected, rounded, routable};
 use crate::alternate::{Subject, Turns, alternate};
@@ -73,30 +73,18 @@ impl Mix {
 
     /// The frames that arrive at a port, again and again.
     fn arrivals(self, bed: &Bed, port: usize) -> Box<[[u8; FRAME]]> {
-        let ipv4 = || frames::<u32>(bed, port);
-        let odd = |change: fn(&mut [u8; FRAME])| {
-            ipv4().enumerate().map(move |(place, mut frame)| {
-                if is_odd(place) {
-                    change(&mut frame);
-                    seal(&mut frame);
-                }
-                frame
-            })
-        };
+        let (ipv4, ipv6) = (frames::<u32>(bed, port), frames::<u128>(bed, port));
         match self {
-            Self::Ipv4 => ipv4().collect(),
-            Self::Ipv6 => frames::<u128>(bed, port).collect(),
-            Self::Both => {
-                ipv4().zip(frames::<u128>(bed, port)).flat_map(|(ipv4, ipv6)| [ipv4, ipv6]).collect()
-            }
+            Self::Ipv4 => ipv4.collect(),
+            Self::Ipv6 => ipv6.collect(),
+            Self::Both => ipv4.zip(ipv6).flat_map(|(ipv4, ipv6)| [ipv4, ipv6]).collect(),
             // Three bytes of "no operation", and "end of options".
-            Self::Options => odd(|frame| {
+            Self::Options => change_odd(ipv4, |frame| {
                 frame[14] = 0x46;
                 frame[34..38].copy_from_slice(&[1, 1, 1, 0]);
-            })
-            .collect(),
-            Self::Ttl => odd(|frame| frame[22] = 1).collect(),
-            Self::TagIn => ipv4().map(tagged).collect(),
+            }),
+            Self::Ttl => change_odd(ipv4, |frame| frame[22] = 1),
+            Self::TagIn => ipv4.map(tagged).collect(),
         }
     }
 }
@@ -113,6 +101,16 @@ fn tagged(mut frame: [u8; FRAME]) -> [u8; FRAME] {
 /// Whether the packet at this position is odd, in a mix with odd packets.
 fn is_odd(place: usize) -> bool {
     place % ODD == ODD / 2
+}
+
+/// All these frames, with a change to the odd ones.
+fn change_odd(frames: impl Iterator<Item = [u8; FRAME]>, change: fn(&mut [u8; FRAME])) -> Box<[[u8; FRAME]]> {
+    let mut frames: Box<[_]> = frames.collect();
+    for (_, frame) in frames.iter_mut().enumerate().filter(|(place, _)| is_odd(*place)) {
+        change(frame);
+        seal(frame);
+    }
+    frames
 }
 
 /// Frames of one family to destinations within its prefixes.
@@ -191,21 +189,23 @@ pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<RunningE
 pub(super) fn check(bed: &Bed, mix: Mix, running: &mut RunningEngine) -> Result<(), BenchError> {
     running.sample.begin();
     (0..SAMPLE_BREATHS).for_each(|_| _ = running.engine.breathe());
-    let case = || format!("{CASE} {}", mix.name());
-    running.check_closed().map_err(|counters| BenchError::Lost { case: case(), counters })?;
+    let case = format!("{CASE} {}", mix.name());
+    if let Err(counters) = running.check_closed() {
+        return Err(BenchError::Lost { case, counters });
+    }
     let samples = running.sample.end();
     if samples.is_empty() {
-        return Err(BenchError::NothingLeft { case: case() });
+        return Err(BenchError::NothingLeft { case });
     }
     for (port, found) in samples {
         let lengths = &[FRAME as u16, FRAME as u16 - 4];
         let expected = match found.get(12) {
-            Some(0x86) => expected(&bed.ipv6, (port, lengths), &found),
-            _ => expected(&bed.ipv4, (port, lengths), &found),
+            Some(0x86) => expected(&bed.ipv6, port, lengths, &found),
+            _ => expected(&bed.ipv4, port, lengths, &found),
         };
         let expected = expected.unwrap_or_default();
         if expected != found {
-            return Err(BenchError::Wrong { case: case(), expected, found });
+            return Err(BenchError::Wrong { case, expected, found });
         }
     }
     Ok(())
@@ -220,12 +220,11 @@ fn breathe(running: &mut RunningEngine) -> u64 {
 
 /// Measures all kinds in turn.
 pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let running = |mix| router(bed, mix, Batching::default());
-    let mut routers = Mix::ALL.map(running).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let check_all = |routers: &mut [RunningEngine]| {
-        Mix::ALL.iter().zip(routers).try_for_each(|(&mix, running)| check(bed, mix, running))
-    };
-    check_all(&mut routers)?;
+    let mut routers = Vec::new();
+    for mix in Mix::ALL {
+        routers.push(router(bed, mix, Batching::default())?);
+    }
+    check_all(bed, &mut routers)?;
     let mut works: Vec<_> = routers.iter_mut().map(|running| || breathe(running)).collect();
     let mut subjects: Vec<Subject<'_>> = Mix::ALL
         .iter()
@@ -233,15 +232,19 @@ pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
         .map(|(mix, work)| (mix.name(), work as &mut dyn FnMut() -> u64))
         .collect();
     let measured = alternate(turns, &mut subjects);
-    check_all(&mut routers)?;
+    check_all(bed, &mut routers)?;
     let rows: Vec<_> = measured.iter().map(|measured| Row::mpps("forward", CASE, measured)).collect();
     let (ipv4, both) = (rows[0].ns, (rows[0].ns + rows[1].ns) / 2.0);
-    let over_plain = |(mix, row): (Mix, Row)| match mix {
+    let rows = Mix::ALL.into_iter().zip(rows).map(|(mix, row)| match mix {
         Mix::Ipv4 | Mix::Ipv6 => row,
         Mix::Both => row.clone().with("over_plain", rounded(row.ns / both)),
         Mix::Options | Mix::Ttl | Mix::TagIn => row.clone().with("over_plain", rounded(row.ns / ipv4)),
-    };
-    Ok(Mix::ALL.into_iter().zip(rows).map(over_plain).collect())
+    });
+    Ok(rows.collect())
+}
+
+fn check_all(bed: &Bed, routers: &mut [RunningEngine]) -> Result<(), BenchError> {
+    Mix::ALL.iter().zip(routers).try_for_each(|(&mix, running)| check(bed, mix, running))
 }
 
 #[cfg(test)]

@@ -28,6 +28,11 @@ const IPV6_DESTINATION: std::ops::Range<usize> = 14 + 24..14 + 40;
 /// MAC of the hosts that send to us.
 const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
 
+/// The MAC of our port with this index.
+pub(super) fn port_mac(port: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port as u8 + 1]
+}
+
 /// A frame without its destination address, and the sum of the rest of its checksum.
 #[derive(Clone, Copy)]
 pub(super) struct Template {

@@ -19,9 +19,9 @@ use bm_graph::{App, Io, PortApp};
 use bm_link::{Consumer, Producer, channel};
 use bm_port::Port;
 
-use super::bed::{Batching, Bed, FRAMES, Making, PORTS, port_mac};
+use super::bed::{Batching, Bed, FRAMES, Making, PORTS};
 use super::loop_port::{Sample, renew_all};
-use super::packet::{FRAME, Packet, Template};
+use super::packet::{FRAME, Packet, Template, port_mac};
 use super::running::RunningEngine;
 use crate::bench::{BenchError, SMALLEST};
 
@@ -38,12 +38,13 @@ pub(super) enum Boundary {
 }
 
 impl Bed {
-    /// A router divided into two engines for two cores, the ports' engine first. Counters come from `making`.
+    /// A router divided into two engines for two cores, the ports' engine first.
     pub(super) fn pipeline<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
         cut: Boundary,
-        (first, second): (Making, Making),
+        first: Making,
+        second: Making,
     ) -> Result<[RunningEngine; 2], BenchError> {
         match cut {
             Boundary::Receive => self.cut_behind_receiving(destinations, first, second),

@@ -26,7 +26,8 @@ use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec}
 use bm_testbed::addresses::{Pattern, Sizes};
 use bm_testbed::tables::{self, TableOptions};
 
-use super::bed::{Bed, NEXT_HOPS, port_mac};
+use super::bed::{Bed, NEXT_HOPS};
+use super::packet::port_mac;
 use super::running::RunningEngine;
 use super::{
     BREATHS, BenchError, BreathCount, CountOptions, LEAST, SAMPLE_BREATHS, breathe, cores, count_breaths,
@@ -157,10 +158,9 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     for case in cases {
         let capture = Capture::write(destinations, &case.lengths());
         let capture = capture.map_err(BenchError::build("capture file"))?;
-        let measured =
-            measure(case, &bed, destinations, &capture, l3fwd.as_ref(), (core, turns), &mut found.notes)?;
-        let row = |measured: &Series| row(&case, &bed, measured);
-        found.rows.extend(measured.iter().map(row));
+        let setup = Setup { bed: &bed, destinations, l3fwd: l3fwd.as_ref(), core, turns };
+        let measured = measure(case, &setup, &capture, &mut found.notes)?;
+        found.rows.extend(measured.iter().map(|measured| row(&case, &bed, measured)));
     }
     Ok(found)
 }
@@ -206,15 +206,22 @@ fn row(case: &Case, bed: &Bed, measured: &Series) -> Row {
     }
 }
 
+/// What all cases are measured with.
+struct Setup<'a> {
+    bed: &'a Bed,
+    destinations: &'a [u32],
+    l3fwd: Option<&'a l3fwd::L3fwdProgram>,
+    core: usize,
+    turns: Turns,
+}
+
 fn measure(
     case: Case,
-    bed: &Bed,
-    destinations: &[u32],
+    setup: &Setup<'_>,
     capture: &Capture,
-    l3fwd: Option<&l3fwd::L3fwdProgram>,
-    (core, turns): (usize, Turns),
     notes: &mut Vec<String>,
 ) -> Result<Vec<Series>, BenchError> {
+    let &Setup { bed, destinations, l3fwd, core, turns } = setup;
     let device = case.device(capture);
     let (mut running, device_kept) = run(case, bed, destinations, &device)?;
     check(&case, &mut running.0, &running.1, destinations)?;
@@ -225,12 +232,12 @@ fn measure(
         Err(why) => notes.push(why),
     };
     for mode in testpmd::MODES {
-        let peer = Testpmd::start(mode, &device, (core, case.mean_bytes()));
+        let peer = Testpmd::start(mode, &device, core, case.mean_bytes());
         add(format!("testpmd-{mode}"), peer.map(Peer::Testpmd));
     }
     for mode in case.l3fwd_modes() {
         if let Some(l3fwd) = l3fwd {
-            let peer = L3fwd::start(mode, l3fwd, (&device, &capture.path()), core);
+            let peer = L3fwd::start(mode, l3fwd, &device, &capture.path(), core);
             add(format!("l3fwd-{mode}"), peer.map(Peer::L3fwd));
         }
     }
@@ -279,7 +286,7 @@ fn run(
     let device = device.map_err(BenchError::Dpdk)?;
     let port = device.queue(0).map_err(BenchError::Dpdk)?;
     let in_ring = if case.vdev == "net_ring" { RING_FRAMES } else { 0 };
-    let port = Looped::new(port, bed.frames(), (destinations, &case.lengths()), (in_ring, case.routed));
+    let port = Looped::new(port, bed.frames(), destinations, &case.lengths(), in_ring, case.routed);
     let sent = port.sent();
     let running = if case.routed { bed.router_over(Box::new(port)) } else { bed.loop_over(Box::new(port)) }?;
     Ok(((running, sent), device))
@@ -310,7 +317,7 @@ fn check(
         let ttl = found.get(22).copied().unwrap_or(0);
         let known = to.filter(|to| destinations.contains(to) && ttl > 0);
         let known = known.filter(|_| lengths.contains(&(found.len() as u16)));
-        let expected = known.map(|to| frame(to, from, (ttl, found.len()))).unwrap_or_default();
+        let expected = known.map(|to| frame(to, from, ttl, found.len())).unwrap_or_default();
         if expected != found {
             return Err(BenchError::Wrong { case: case.name(), expected, found });
         }

@@ -52,13 +52,16 @@ impl RunningEngine {
     }
 
     fn check(&self, left: impl Fn(&Account) -> u64) -> Result<(), String> {
-        let differs = |account: &Account| account.get(Entry::Received) != left(account);
-        let shown = |(name, account): &(String, Account)| {
+        let mut wrong = Vec::new();
+        for (name, account) in &self.accounts {
             let (received, sent) = (account.get(Entry::Received), account.get(Entry::Sent));
             let (passed, dropped) = (account.get(Entry::Passed), account.dropped_in_all());
-            format!("{name}: received {received}, sent {sent}, slow path {passed}, dropped {dropped}")
-        };
-        let wrong: Vec<_> = self.accounts.iter().filter(|(_, account)| differs(account)).map(shown).collect();
+            if received != left(account) {
+                wrong.push(format!(
+                    "{name}: received {received}, sent {sent}, slow path {passed}, dropped {dropped}"
+                ));
+            }
+        }
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 }

@@ -25,6 +25,7 @@ use super::pipeline::Boundary;
 use super::running::RunningEngine;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
 use crate::alternate::{Quantiles, Sample, Series, Turns, alternate_samples, spread, thread_time};
+use crate::bench::rounded;
 use crate::report::Row;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -163,9 +164,11 @@ impl Beds {
             Layout::Pipelines { cut, cores } => {
                 let registry = Making::registry(cores)?;
                 let making = |worker| Making::of_worker(bed.frames(), &registry, worker);
-                let pipeline = |at| bed.pipeline(destinations, cut, (making(at), making(at + 1)));
-                let pipelines = (0..cores).step_by(2).map(pipeline).collect::<Result<Vec<_>, _>>()?;
-                Ok(pipelines.into_iter().flatten().collect())
+                let mut engines = Vec::new();
+                for at in (0..cores).step_by(2) {
+                    engines.extend(bed.pipeline(destinations, cut, making(at), making(at + 1))?);
+                }
+                Ok(engines)
             }
         }
     }
@@ -210,36 +213,37 @@ fn measure<A: BenchFamily>(
 fn work(engines: &mut [RunningEngine], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
     let start = Barrier::new(engines.len());
     std::thread::scope(|scope| {
-        let shift = |(running, &&core): (_, &&usize)| {
-            let start = &start;
-            scope.spawn(move || {
+        let start = &start;
+        let mut threads = Vec::new();
+        for (running, &&core) in engines.iter_mut().zip(cores) {
+            threads.push(scope.spawn(move || {
                 let pinned = cores::pin(0, core);
                 // Other work that gets a core stops a whole pipeline. If the system refuses the priority, that shows.
                 let _refused = cores::prioritise(0, PRIORITY);
                 let shift = one_shift(running, start, turns);
                 pinned.map(|()| shift)
-            })
-        };
-        let threads: Vec<_> = engines.iter_mut().zip(cores).map(shift).collect();
-        let panicked = |_| std::io::Error::other("it panicked");
-        threads.into_iter().map(|thread| thread.join().map_err(panicked)?).collect()
+            }));
+        }
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|shift| shift.map_err(|_| std::io::Error::other("it panicked"))?).collect()
     })
 }
 
 fn one_shift(running: &mut RunningEngine, start: &Barrier, turns: Turns) -> Shift {
-    let for_a_time = |running: &mut RunningEngine, time: Duration| {
-        let begin = Instant::now();
-        let mut items = 0;
-        while begin.elapsed() < time {
-            items += breathe(running);
-        }
-        (items, begin.elapsed())
-    };
-    for_a_time(running, turns.warm_up);
+    breathe_for(turns.warm_up, running);
     start.wait();
     let cpu = thread_time();
-    let (items, wall) = for_a_time(running, turns.slot);
+    let (items, wall) = breathe_for(turns.slot, running);
     Shift { items, wall, cpu: thread_time() - cpu }
+}
+
+fn breathe_for(time: Duration, running: &mut RunningEngine) -> (u64, Duration) {
+    let begin = Instant::now();
+    let mut items = 0;
+    while begin.elapsed() < time {
+        items += breathe(running);
+    }
+    (items, begin.elapsed())
 }
 
 /// All workers together, by wall-clock time and by the CPU time of each.
@@ -294,10 +298,6 @@ impl WorkersFound {
             times(wall)
         ));
     }
-}
-
-fn rounded(part: f64) -> f64 {
-    (part * 1e3).round() / 1e3
 }
 
 fn row(case: &str, layout: Layout, measured: &Series) -> Row {

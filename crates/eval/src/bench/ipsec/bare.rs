@@ -6,7 +6,9 @@ use cbc::cipher::array::Array;
 use cbc::cipher::typenum::U16;
 use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
 use hmac::{Hmac, KeyInit, Mac};
-use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
 use sha1::Sha1;
 use sha2::Sha256;
 
@@ -43,27 +45,25 @@ impl Bare {
         if let Library::IpsecMb(_) = library {
             return Self::IpsecMb(Box::new(bm_ipsec::Bare::new(suite, library)));
         }
-        let aead = |algorithm, key: &[u8]| {
-            let key = UnboundKey::new(algorithm, key).expect("the length is right");
-            Self::Ring(Box::new(LessSafeKey::new(key)))
-        };
-        let aes = |length| match length {
+        let aes = match suite.encryption_key_len() {
             16 => Aes::Aes128(Box::new(Aes128::new(&[1; 16].into()))),
             _ => Aes::Aes256(Box::new(Aes256::new(&[1; 32].into()))),
         };
-        let hash = |length| match length {
+        let hash = match suite.integrity_key_len() {
             20 => Hash::Sha1(Hmac::new_from_slice(&[2; 20]).expect("any length will do")),
             _ => Hash::Sha256(Hmac::new_from_slice(&[2; 32]).expect("any length will do")),
         };
         match suite {
-            Suite::Aes128Gcm => aead(&AES_128_GCM, &[1; 16]),
-            Suite::Aes256Gcm => aead(&AES_256_GCM, &[1; 32]),
-            Suite::ChaCha20Poly1305 => aead(&CHACHA20_POLY1305, &[1; 32]),
-            _ => Self::RustCrypto {
-                aes: aes(suite.encryption_key_len()),
-                mac: Box::new(hash(suite.integrity_key_len())),
-            },
+            Suite::Aes128Gcm => Self::aead(&AES_128_GCM, &[1; 16]),
+            Suite::Aes256Gcm => Self::aead(&AES_256_GCM, &[1; 32]),
+            Suite::ChaCha20Poly1305 => Self::aead(&CHACHA20_POLY1305, &[1; 32]),
+            _ => Self::RustCrypto { aes, mac: Box::new(hash) },
         }
+    }
+
+    fn aead(algorithm: &'static Algorithm, key: &[u8]) -> Self {
+        let key = UnboundKey::new(algorithm, key).expect("the length is right");
+        Self::Ring(Box::new(LessSafeKey::new(key)))
     }
 
     /// Bytes of a packet and what the library adds to it, from the packet's.

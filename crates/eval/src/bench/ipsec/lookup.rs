@@ -50,8 +50,7 @@ pub fn measure(case: Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
             let mut tables: Vec<_> = NUMBERS.iter().map(|&number| (sas(number), order(number))).collect();
             alternate_samples(turns.runs, subjects, |subject| {
                 let (table, order) = &mut tables[subject];
-                let mut find = |number| table.find(id(number)).copied();
-                turn(turns, |&number| find(number), order)
+                turn(turns, |&number| table.find(id(number)).copied(), order)
             })
         }
         Case::Policies => {
@@ -62,10 +61,11 @@ pub fn measure(case: Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
             }
             alternate_samples(turns.runs, subjects, |subject| {
                 let (policies, packets) = &tables[subject];
-                let find = |packet: &[u8; 28]| {
-                    policies.find(Direction::Out, &key(packet)?).map(|policy| policy.priority)
-                };
-                turn(turns, find, packets)
+                turn(
+                    turns,
+                    |packet| policies.find(Direction::Out, &key(packet)?).map(|policy| policy.priority),
+                    packets,
+                )
             })
         }
     }?;
@@ -116,7 +116,7 @@ fn sas(number: u32) -> SaTable<u32> {
 
 /// 10.0.0.0/24, 10.0.1.0/24 and so on, to 172.16.0.0/12.
 fn policies(number: u32) -> Result<Policies, BenchError> {
-    let policy = |one: u32| Policy {
+    let policies = (0..number).map(|one| Policy {
         at: 0,
         direction: Direction::Out,
         priority: one,
@@ -127,8 +127,8 @@ fn policies(number: u32) -> Result<Policies, BenchError> {
             ..Selector::default()
         },
         action: Action::Protect(id(one)),
-    };
-    Policies::new((0..number).map(policy).collect()).map_err(BenchError::build("build policies"))
+    });
+    Policies::new(policies.collect()).map_err(BenchError::build("build policies"))
 }
 
 /// A UDP packet from the network of a policy.

@@ -18,10 +18,10 @@ use bm_testbed::interrupt;
 use bm_testbed::testbed::namespace::{Feature, Namespace};
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 
-use super::figures::rounded;
 use super::{KernelOptions, tcp};
-use crate::alternate::{Quantiles, spread};
+use crate::alternate::{Quantiles, spread, take_turns};
 use crate::bench::BenchError;
+use crate::bench::rounded;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::report::Row;
 
@@ -94,18 +94,15 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
 
 fn prepare(testbed: &Testbed, kind: Kind) -> Result<(), TestbedError> {
     let names = &testbed.interfaces;
-    let mtu = |namespace: &Namespace, name: &str| {
-        namespace.ip_batch(&format!("link set {name} mtu {}\n", kind.mtu))
-    };
     for (namespace, name) in [(&testbed.source, &names.source), (&testbed.sink, &names.sink)] {
         namespace.ethtool(name, Feature::TxChecksum, kind.offloads)?;
         namespace.ethtool(name, Feature::Gro, kind.gro)?;
-        mtu(namespace, name)?;
+        namespace.ip_batch(&format!("link set {name} mtu {}\n", kind.mtu))?;
     }
     for name in [&names.router_in, &names.router_out] {
         testbed.router.ethtool(name, Feature::TxChecksum, true)?;
         testbed.router.ethtool(name, Feature::Gro, false)?;
-        mtu(&testbed.router, name)?;
+        testbed.router.ip_batch(&format!("link set {name} mtu {}\n", kind.mtu))?;
     }
     Ok(())
 }
@@ -122,13 +119,7 @@ fn turns(
     let runs = runs.clamp(3, 15);
     let slot = (whole / runs).saturating_sub(beside) / 2;
     let slot = slot.clamp(SLOT_MIN, Duration::from_secs(2));
-    let mut rates: [Vec<f64>; 2] = Default::default();
-    for run in 0..runs as usize {
-        for place in 0..2 {
-            let subject = (run + place) % 2;
-            rates[subject].push(turn(options, testbed, case, subject == 1, slot)?);
-        }
-    }
+    let rates = take_turns(runs, 2, |subject| turn(options, testbed, case, subject == 1, slot))?;
     let ratios = spread(rates[0].iter().zip(&rates[1]).map(|(linux, auto)| auto / linux));
     let rows = ["linux", "auto"].into_iter().zip(&rates).map(|(subject, rates)| {
         let Quantiles { min, median, max } = spread(rates.iter().copied());
@@ -192,10 +183,9 @@ fn datagrams(
     slot: Duration,
 ) -> Result<f64, TestbedError> {
     let to = SocketAddr::from((next_hop_ipv4(1), PORT));
-    let bind = |address: SocketAddr| move || UdpSocket::bind(address).map_err(TestbedError::system("bind"));
     // Nobody reads it: it only keeps Linux from answering that the port is unreachable.
-    let _taken = testbed.sink.enter(bind(SocketAddr::from(([0, 0, 0, 0], PORT))))?;
-    let sender = testbed.source.enter(bind(SocketAddr::from(([0, 0, 0, 0], 0))))?;
+    let _taken = bind(&testbed.sink, PORT)?;
+    let sender = bind(&testbed.source, 0)?;
     sender.connect(to).map_err(TestbedError::system("connect"))?;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -206,16 +196,23 @@ fn datagrams(
     })
 }
 
+fn bind(namespace: &Namespace, port: u16) -> Result<UdpSocket, TestbedError> {
+    let address = SocketAddr::from(([0, 0, 0, 0], port));
+    namespace.enter(|| UdpSocket::bind(address).map_err(TestbedError::system("bind")))
+}
+
 fn rate_at_sink(testbed: &Testbed, settles: Duration, slot: Duration) -> Result<f64, TestbedError> {
-    let arrived = || {
-        let failed = TestbedError::system("count frames at the sink");
-        testbed.sink.enter(|| received(&testbed.interfaces.sink).map_err(failed))
-    };
     interrupt::sleep(settles)?;
-    let (before, begin) = (arrived()?, Instant::now());
+    let (before, begin) = (arrived(testbed)?, Instant::now());
     interrupt::sleep(slot)?;
-    let count = arrived()? - before;
+    let count = arrived(testbed)? - before;
     Ok(count as f64 * 1e-6 / begin.elapsed().as_secs_f64())
+}
+
+/// Frames that the sink's interface has received.
+fn arrived(testbed: &Testbed) -> Result<u64, TestbedError> {
+    let failed = TestbedError::system("count frames at the sink");
+    testbed.sink.enter(|| received(&testbed.interfaces.sink).map_err(failed))
 }
 
 fn send(sender: &UdpSocket, bytes: usize, stop: &AtomicBool) {

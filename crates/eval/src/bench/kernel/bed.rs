@@ -13,7 +13,8 @@ use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 use serde_json::Value;
 
 use super::rivals::{OnRouter, Rivals, borrow_program};
-use super::{KernelOptions, SUBJECTS};
+use super::{KernelOptions, SUBJECTS, check_arrived};
+use crate::alternate::take_turns;
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::measure::{Flow, Measure};
@@ -98,7 +99,7 @@ pub struct Turn {
 /// The results of a subject in a case.
 pub struct KernelResult {
     /// Turns by subject, in the order of `SUBJECTS`.
-    pub turns: [Vec<Turn>; 4],
+    pub turns: Vec<Vec<Turn>>,
     /// Mean size of the frames, with the frame check sequence.
     pub frame_bytes: f64,
     /// Number of destinations, used in turn.
@@ -169,23 +170,15 @@ impl Bed {
 
     /// Gives every subject its turns; each round begins with the next one.
     pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<KernelResult, BenchError> {
-        let mut taken: [Vec<Turn>; 4] = Default::default();
         let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
-        for run in 0..turns.runs as usize {
-            for place in 0..SUBJECTS.len() {
-                let subject = (run + place) % SUBJECTS.len();
-                let turn = self.turn(subject, flows, turns.slot, &polling)?;
-                let arrived = turn.flow.arrived;
-                if arrived.bad() > 0 || turn.flow.samples.iter().any(|sample| sample.items == 0) {
-                    let subject = SUBJECTS[subject].into();
-                    return Err(BenchError::Arrived { case: case.into(), subject, arrived });
-                }
-                taken[subject].push(turn);
-            }
-        }
+        let turns = take_turns(turns.runs, SUBJECTS.len(), |subject| -> Result<Turn, BenchError> {
+            let turn = self.turn(subject, flows, turns.slot, &polling)?;
+            check_arrived(case, SUBJECTS[subject], &turn.flow)?;
+            Ok(turn)
+        })?;
         let (frame_bytes, destinations) = (flows.checked.frame_bytes_mean(), flows.checked.destinations());
-        Ok(KernelResult { turns: taken, frame_bytes, destinations, routes: flows.routes })
+        Ok(KernelResult { turns, frame_bytes, destinations, routes: flows.routes })
     }
 
     fn turn(
@@ -213,21 +206,22 @@ impl Bed {
             time: slot,
             slices: 1,
         };
-        let daemon_ns = || self.running.as_ref().map_or(0, |running| running.daemon.core_ns());
-        let (linux, used, began) = (self.forwarded_by_linux()?, daemon_ns(), Instant::now());
+        let (linux, used, began) = (self.forwarded_by_linux()?, self.daemon_ns(), Instant::now());
         let flow = measure.run(stream, || polling.router_ns())?;
-        let daemon = (daemon_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
+        let daemon = (self.daemon_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
         Ok(Turn { flow, by_linux: self.forwarded_by_linux()? - linux, daemon })
+    }
+
+    /// CPU time that the daemon has used.
+    fn daemon_ns(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| running.daemon.core_ns())
     }
 
     /// Packets of both families that the router's stack has forwarded.
     fn forwarded_by_linux(&self) -> Result<u64, TestbedError> {
         self.testbed.router.enter(|| {
-            let read = |file: &str| {
-                let path = format!("/proc/thread-self/net/{file}");
-                std::fs::read_to_string(&path).map_err(TestbedError::system(path))
-            };
-            Ok(ipv4_forwarded(&read("snmp")?) + ipv6_forwarded(&read("snmp6")?))
+            let (ipv4, ipv6) = (counter_file("snmp")?, counter_file("snmp6")?);
+            Ok(ipv4_forwarded(&ipv4) + ipv6_forwarded(&ipv6))
         })
     }
 }
@@ -251,6 +245,11 @@ impl Drop for Ahead {
 }
 
 /// `Ip: ... ForwDatagrams ...`, names in one line and values in the next.
+fn counter_file(name: &str) -> Result<String, TestbedError> {
+    let path = format!("/proc/thread-self/net/{name}");
+    std::fs::read_to_string(&path).map_err(TestbedError::system(path))
+}
+
 fn ipv4_forwarded(snmp: &str) -> u64 {
     let mut lines = snmp.lines().filter(|line| line.starts_with("Ip:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };

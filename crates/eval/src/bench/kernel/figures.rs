@@ -6,6 +6,7 @@
 use super::SUBJECTS;
 use super::bed::{Bed, KernelResult, Turn};
 use crate::alternate::{Series as Rates, spread};
+use crate::bench::rounded;
 use crate::report::Row;
 
 const LINUX: usize = 0;
@@ -62,21 +63,19 @@ fn pairs<'a>(
 pub fn with_spread(row: Row, name: &str, values: impl Iterator<Item = f64>) -> Row {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    // Interpolates between the two nearest values, so that the median of an even number is their mean.
-    let at = |share: f64| -> Option<f64> {
-        let place = share * values.len().saturating_sub(1) as f64;
-        let (low, high) = (values.get(place.floor() as usize)?, values.get(place.ceil() as usize)?);
-        Some(low + (high - low) * place.fract())
-    };
-    [("min", 0.0), ("q1", 0.25), ("median", 0.5), ("q3", 0.75), ("max", 1.0)]
-        .into_iter()
-        .fold(row, |row, (end, share)| {
-            row.with(&format!("{name}_{end}"), rounded(at(share).unwrap_or_default()))
-        })
+    [("min", 0.0), ("q1", 0.25), ("median", 0.5), ("q3", 0.75), ("max", 1.0)].into_iter().fold(
+        row,
+        |row, (end, share)| {
+            row.with(&format!("{name}_{end}"), rounded(quantile(&values, share).unwrap_or_default()))
+        },
+    )
 }
 
-pub fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
+/// Interpolates between the two nearest values, so that the median of an even number is their mean.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let place = share * sorted.len().saturating_sub(1) as f64;
+    let (low, high) = (sorted.get(place.floor() as usize)?, sorted.get(place.ceil() as usize)?);
+    Some(low + (high - low) * place.fract())
 }
 
 #[cfg(test)]

@@ -58,11 +58,8 @@ impl OnRouter {
     pub fn attach(testbed: &Testbed, program: &OwnedFd) -> Result<Self, TestbedError> {
         let mut links = Vec::new();
         for index in indices(testbed)? {
-            let put = || {
-                attach(program, index)
-                    .map_err(TestbedError::system("attach a program to the router's interfaces"))
-            };
-            links.push(testbed.router.enter(put)?);
+            let failed = TestbedError::system("attach a program to the router's interfaces");
+            links.push(testbed.router.enter(|| attach(program, index).map_err(failed))?);
         }
         Ok(Self { links })
     }
@@ -78,8 +75,8 @@ impl Drop for OnRouter {
 }
 
 fn indices(testbed: &Testbed) -> Result<[u32; 2], TestbedError> {
-    let of = |interface: &str| testbed.router.index(interface);
-    Ok([of(&testbed.interfaces.router_in)?, of(&testbed.interfaces.router_out)?])
+    let Testbed { router, interfaces, .. } = testbed;
+    Ok([router.index(&interfaces.router_in)?, router.index(&interfaces.router_out)?])
 }
 
 /// The daemon's program, detached from the router's interfaces: from now on the bench attaches it. The daemon
@@ -105,8 +102,9 @@ pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
 
 /// The ID of the program on an interface of this thread's namespace.
 fn program_on(index: u32) -> io::Result<u32> {
-    let none = || io::Error::new(io::ErrorKind::NotFound, "there is none on the router's interface");
-    Xdp::query(index)?.program_id.ok_or_else(none)
+    Xdp::query(index)?
+        .program_id
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "there is none on the router's interface"))
 }
 
 fn opened(fd: i32) -> io::Result<OwnedFd> {

@@ -13,11 +13,12 @@ use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, mac};
 use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream, packet_socket};
 use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 
-use super::KernelOptions;
 use super::bed::{Ahead, OVERHEAD, Polling, SLOT, WARM_UP};
-use super::figures::{rounded, with_spread};
-use crate::alternate::{Sample, Series as Rates};
+use super::figures::with_spread;
+use super::{KernelOptions, check_arrived};
+use crate::alternate::{Sample, Series as Rates, take_turns};
 use crate::bench::BenchError;
+use crate::bench::rounded;
 use crate::measure::{Flow, Measure};
 use crate::report::Row;
 
@@ -70,8 +71,8 @@ impl<'a> Switching<'a> {
         }
         let mut settings = Settings::new("bench");
         settings.ports = [near, far].map(|name| Pattern::new(name)).into();
-        let open = || Ok(Switch::open(settings));
-        let switch = testbed.router.enter(open)?.map_err(BenchError::build("the switch"))?;
+        let switch = testbed.router.enter(|| Ok(Switch::open(settings)))?;
+        let switch = switch.map_err(BenchError::build("the switch"))?;
         match switch.refused().iter().next() {
             Some((name, why)) => Err(BenchError::build("the switch")(format!("{name}: {why}"))),
             None => Ok(Self::Ours(Box::new(switch))),
@@ -102,7 +103,7 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
     let runs = runs.clamp(3, 15);
     let slot = (each / runs / SUBJECTS.len() as u32).saturating_sub(OVERHEAD + WARM_UP);
     let bed = Bed { testbed, programs, cores, slot: slot.clamp(SLOT, Duration::from_secs(1)) };
-    let rows = cases.iter().map(|case| bed.measure(case, runs as usize));
+    let rows = cases.iter().map(|case| bed.measure(case, runs));
     Ok(rows.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
@@ -115,22 +116,15 @@ struct Bed {
 
 impl Bed {
     /// Gives both their turns; they alternate in going first.
-    fn measure(&self, case: &Case, runs: usize) -> Result<Vec<Row>, BenchError> {
+    fn measure(&self, case: &Case, runs: u32) -> Result<Vec<Row>, BenchError> {
         let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
         let stream = case.stream();
-        let mut turns: [Vec<Flow>; 2] = Default::default();
-        for run in 0..runs {
-            for place in 0..SUBJECTS.len() {
-                let subject = (run + place) % SUBJECTS.len();
-                let flow = self.turn(subject, case, &stream, &polling)?;
-                if flow.arrived.bad() > 0 || flow.samples.iter().any(|sample| sample.items == 0) {
-                    let (case, subject) = (case.name.into(), SUBJECTS[subject].into());
-                    return Err(BenchError::Arrived { case, subject, arrived: flow.arrived });
-                }
-                turns[subject].push(flow);
-            }
-        }
+        let turns = take_turns(runs, SUBJECTS.len(), |subject| -> Result<Flow, BenchError> {
+            let flow = self.turn(subject, case, &stream, &polling)?;
+            check_arrived(case.name, SUBJECTS[subject], &flow)?;
+            Ok(flow)
+        })?;
         Ok((0..SUBJECTS.len()).map(|subject| row(case, &stream, subject, &turns)).collect())
     }
 
@@ -185,12 +179,11 @@ fn send_frames(interface: &str, frames: &[Vec<u8>]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn row(case: &Case, stream: &Stream, subject: usize, turns: &[Vec<Flow>; 2]) -> Row {
+fn row(case: &Case, stream: &Stream, subject: usize, turns: &[Vec<Flow>]) -> Row {
     let ours = &turns[subject];
     let samples: Vec<Sample> = ours.iter().flat_map(|flow| flow.samples.clone()).collect();
     let rates = Rates { subject: SUBJECTS[subject].into(), samples };
-    let first = |flow: &Flow| flow.samples.first().map_or(0.0, |sample| sample.ns);
-    let ratios = ours.iter().zip(&turns[0]).map(|(ours, linux)| first(linux) / first(ours).max(1e-9));
+    let ratios = ours.iter().zip(&turns[0]).map(|(ours, linux)| linux.first_ns() / ours.first_ns().max(1e-9));
     let row = Row::mpps("kernel", case.name, &rates)
         .with("hosts", case.hosts)
         .with("frame_bytes", rounded(stream.frame_bytes_mean()));

@@ -20,9 +20,9 @@ use bm_testbed::testbed::namespace::Feature;
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 
 use super::KernelOptions;
-use super::figures::rounded;
-use crate::alternate::{Quantiles, spread};
+use crate::alternate::{Quantiles, spread, take_turns};
 use crate::bench::BenchError;
+use crate::bench::rounded;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::report::Row;
 
@@ -98,13 +98,7 @@ fn turns(
     let runs = ((whole.as_secs_f64() / least.as_secs_f64()) as u32).clamp(3, 15);
     let slot = (whole / runs / SUBJECTS.len() as u32).saturating_sub(OVERHEAD + WARM_UP);
     let slot = slot.clamp(SLOT_MIN, Duration::from_secs(2));
-    let mut rates: [Vec<f64>; SUBJECTS.len()] = Default::default();
-    for run in 0..runs as usize {
-        for place in 0..SUBJECTS.len() {
-            let subject = (run + place) % SUBJECTS.len();
-            rates[subject].push(turn(options, testbed, SUBJECTS[subject].1, slot)?);
-        }
-    }
+    let rates = take_turns(runs, SUBJECTS.len(), |at| turn(options, testbed, SUBJECTS[at].1, slot))?;
     let linux = spread(rates[0].iter().copied()).median;
     let rows = SUBJECTS.iter().zip(&rates).map(|((subject, _), rates)| {
         let Quantiles { min, median, max } = spread(rates.iter().copied());
@@ -148,8 +142,9 @@ pub fn connection(testbed: &Testbed, slot: Duration) -> Result<f64, BenchError> 
     let to = SocketAddr::from((next_hop_ipv4(1), PORT));
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let listener = testbed.sink.enter(|| TcpListener::bind(any).map_err(TestbedError::system("listen")))?;
-    let connect = || TcpStream::connect_timeout(&to, PATIENCE).map_err(TestbedError::system("connect"));
-    let sender = testbed.source.enter(connect)?;
+    let sender = testbed
+        .source
+        .enter(|| TcpStream::connect_timeout(&to, PATIENCE).map_err(TestbedError::system("connect")))?;
     let (receiver, _) = listener.accept().map_err(TestbedError::system("accept"))?;
     let (stop, stopped) = channel::<()>();
     let rate = std::thread::scope(|scope| {
@@ -178,19 +173,20 @@ fn send(mut to: TcpStream, stopped: &Receiver<()>) -> io::Result<()> {
 fn receive(mut from: TcpStream, slot: Duration) -> io::Result<f64> {
     from.set_read_timeout(Some(PATIENCE))?;
     let mut chunk = vec![0; CHUNK];
-    let mut count_for = |time: Duration| -> io::Result<f64> {
-        let (begin, mut bytes) = (Instant::now(), 0);
-        while begin.elapsed() < time {
-            match from.read(&mut chunk)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => bytes += read,
-            }
-        }
-        Ok(bytes as f64 * 8e-9 / begin.elapsed().as_secs_f64())
-    };
-    count_for(WARM_UP)?;
-    let rate = count_for(slot);
+    receive_for(WARM_UP, &mut from, &mut chunk)?;
+    let rate = receive_for(slot, &mut from, &mut chunk);
     // The sender may be waiting for room.
     from.shutdown(Shutdown::Both)?;
     rate
+}
+
+fn receive_for(time: Duration, from: &mut TcpStream, chunk: &mut [u8]) -> io::Result<f64> {
+    let (begin, mut bytes) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        match from.read(chunk)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => bytes += read,
+        }
+    }
+    Ok(bytes as f64 * 8e-9 / begin.elapsed().as_secs_f64())
 }

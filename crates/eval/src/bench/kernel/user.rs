@@ -18,10 +18,10 @@ use bm_testbed::testbed::cores::Cores;
 use bm_testbed::testbed::kernel::Change;
 use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 
-use super::KernelOptions;
 use super::bed::{Ahead, Flows, OVERHEAD, Polling, SLOT, WARM_UP};
 use super::figures::with_spread;
-use crate::alternate::{Sample, Series as Rates};
+use super::{KernelOptions, check_arrived};
+use crate::alternate::{Sample, Series as Rates, take_turns};
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::measure::{Flow, Measure};
@@ -72,7 +72,8 @@ struct Bed<'a> {
 pub fn measure(
     options: &KernelOptions,
     case: &Case,
-    (table, flows): (&bm_testbed::tables::Table, &Flows),
+    table: &bm_testbed::tables::Table,
+    flows: &Flows,
     whole: Duration,
 ) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
@@ -86,20 +87,14 @@ pub fn measure(
     let runs = ((left.as_secs_f64() / least.as_secs_f64()) as u32).clamp(3, 15);
     let slot = (left / runs / subjects.len() as u32).saturating_sub(OVERHEAD + DAEMON + WARM_UP);
     bed.slot = slot.clamp(SLOT, Duration::from_secs(1));
-    let mut turns = vec![Vec::new(); subjects.len()];
     let polling = Polling::start(&bed.testbed, &bed.cores)?;
     let _ahead = Ahead::of_others();
-    for run in 0..runs as usize {
-        for place in 0..subjects.len() {
-            let at = (run + place) % subjects.len();
-            let flow = bed.turn(&subjects[at].1, flows, &polling)?;
-            if flow.arrived.bad() > 0 || flow.samples.iter().any(|sample| sample.items == 0) {
-                let (case, subject) = (case.name.into(), subjects[at].0.clone());
-                return Err(BenchError::Arrived { case, subject, arrived: flow.arrived });
-            }
-            turns[at].push(flow);
-        }
-    }
+    let turns = take_turns(runs, subjects.len(), |at| -> Result<Flow, BenchError> {
+        let (name, subject) = &subjects[at];
+        let flow = bed.turn(subject, flows, &polling)?;
+        check_arrived(case.name, name, &flow)?;
+        Ok(flow)
+    })?;
     Ok((0..subjects.len()).map(|at| row(case, &subjects[at].0, &turns[at], &turns[0])).collect())
 }
 
@@ -146,12 +141,11 @@ impl Bed<'_> {
             time: self.slot,
             slices: 1,
         };
-        let core_ns = || {
+        let flow = measure.run(stream, || {
             let worker =
                 daemon.as_ref().map_or(0, Daemon::core_ns) + floor.as_ref().map_or(0, Floor::core_ns);
             polling.router_ns() + worker
-        };
-        let flow = measure.run(stream, core_ns)?;
+        })?;
         if let Some(daemon) = &mut daemon {
             daemon.stop()?;
         }
@@ -165,10 +159,9 @@ impl Bed<'_> {
 fn row(case: &Case, subject: &str, ours: &[Flow], linux: &[Flow]) -> Row {
     let samples: Vec<Sample> = ours.iter().flat_map(|flow| flow.samples.clone()).collect();
     let rates = Rates { subject: subject.into(), samples };
-    let rate = |flow: &Flow| flow.samples.first().map_or(0.0, |sample| sample.rate);
-    let ns = |flow: &Flow| flow.samples.first().map_or(0.0, |sample| sample.ns);
-    let of_rates = ours.iter().zip(linux).map(|(ours, linux)| rate(ours) / rate(linux).max(1e-9));
-    let of_times = ours.iter().zip(linux).map(|(ours, linux)| ns(linux) / ns(ours).max(1e-9));
+    let pairs = ours.iter().zip(linux);
+    let of_rates = pairs.clone().map(|(ours, linux)| ours.first_rate() / linux.first_rate().max(1e-9));
+    let of_times = pairs.map(|(ours, linux)| linux.first_ns() / ours.first_ns().max(1e-9));
     let row = Row::mpps("kernel", case.name, &rates);
     let row = with_spread(with_spread(row, "linux_rate", of_rates), "linux_time", of_times);
     row.with("sent", ours.iter().map(|flow| flow.sent).sum::<u64>())

@@ -47,8 +47,8 @@ impl<A: Family> Probes<A> {
     pub fn check(&self, family: &str, contenders: &[Contender<A>]) -> Result<(), BenchError> {
         for (contender, batch) in contenders.iter().flat_map(|of| BATCHES.map(|batch| (of, batch))) {
             let answers = contender.answers(&self.queries, batch);
-            let wrong = |index: &usize| answers[*index] != self.right[*index];
-            let all: Vec<usize> = (0..self.right.len()).filter(wrong).collect();
+            let all: Vec<usize> =
+                (0..self.right.len()).filter(|&index| answers[index] != self.right[index]).collect();
             if let Some(&first) = all.first() {
                 return Err(BenchError::Differs {
                     case: format!("{family}-full, {batch} a call"),

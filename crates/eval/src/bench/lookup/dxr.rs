@@ -176,8 +176,7 @@ impl<const D: u8, const X: u8> DxrFib<D, X> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "popcnt,bmi1,bmi2,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
     fn burst_avx512(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        let last = |words: &Words, first, count, key| compared(words, first, count, key);
-        self.burst(addresses, hops, COMPARED, last);
+        self.burst(addresses, hops, COMPARED, |words, first, count, key| compared(words, first, count, key));
     }
 
     #[cfg(target_arch = "x86_64")]

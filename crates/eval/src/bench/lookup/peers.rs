@@ -122,11 +122,9 @@ impl Peers {
             self.create(of, routes.len() + ROUTES_TO_SPARE, room).ok_or_else(|| refused("a table"))?;
         let bytes = ((1 << 24) + blocks * 256) * of.entry;
         let mut peer = Peer { peers: self.clone(), handle, of, bytes, form: "x4" };
-        // SAFETY: the handle is live.
-        let select = |vector| unsafe { (self.shim.select)(handle, vector) == 0 };
         if of.kind != Kind::Lpm {
-            peer.form = if select(1) { "avx512" } else { "scalar" };
-            if peer.form == "scalar" && !select(0) {
+            peer.form = if peer.select(1) { "avx512" } else { "scalar" };
+            if peer.form == "scalar" && !peer.select(0) {
                 return Err(missing(format_args!("{} has no lookup for this CPU", of.name)));
             }
         }
@@ -162,6 +160,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Selects a form of the lookup; whether this CPU has it.
+    fn select(&self, vector: i32) -> bool {
+        // SAFETY: the handle is live.
+        unsafe { (self.peers.shim.select)(self.handle, vector) == 0 }
+    }
+
     /// The subject: the variant and the form of its lookup.
     pub fn name(&self) -> String {
         format!("{}-{}", self.of.name, self.form)

@@ -195,8 +195,8 @@ pub(super) fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError>
     if let Some(error) = set.report().into_iter().find_map(|hook| hook.error) {
         return Err(BenchError::build("the hook in Lua")(error));
     }
-    let row = |measured| Row::mpps("lua", case.name, measured).with("frame_bytes", 60).with("burst", BURST);
-    Ok(measured.iter().map(row).collect())
+    let rows = measured.iter().map(|measured| Row::mpps("lua", case.name, measured));
+    Ok(rows.map(|row| row.with("frame_bytes", 60).with("burst", BURST)).collect())
 }
 
 fn turn(bed: &mut Bed, hook: &mut dyn StageHook) -> u64 {

@@ -126,8 +126,8 @@ pub fn soak(
 
 impl Minute {
     fn measured(&self, subject: usize) -> Series {
-        let sample = |&rate: &f64| Sample { items: 1, rate, ns: 1e9 / rate.max(1e-9) };
-        let samples = self.rates[subject].iter().map(sample).collect();
+        let rates = self.rates[subject].iter();
+        let samples = rates.map(|&rate| Sample { items: 1, rate, ns: 1e9 / rate.max(1e-9) }).collect();
         Series { subject: ["lua", "rust"][subject].into(), samples }
     }
 
@@ -174,10 +174,9 @@ impl Minute {
 
     fn line(&self) -> Vec<String> {
         let [lua, rust] = self.medians().map(|rate| format!("{:.1}", rate / 1e6));
-        let kib = |bytes: u64| (bytes / 1024).to_string();
         let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = self.jit;
         let compiler = [traces, aborts, flushes].map(|count| count.to_string());
-        let memory = [code_bytes, heap_bytes, self.resident_bytes].map(kib);
+        let memory = [code_bytes, heap_bytes, self.resident_bytes].map(|bytes| (bytes / 1024).to_string());
         let ratios = [self.ratio_of_medians(), self.ratio()].map(|ratio| format!("{ratio:.3}"));
         let pairs = self.rates[0].len().to_string();
         let head = [self.case.into(), self.minute.to_string(), pairs, lua, rust].into_iter().chain(ratios);

@@ -87,7 +87,6 @@ impl Mesh {
     /// # Errors
     /// What failed; what was made by then is removed.
     pub fn up(options: &ClusterDemoOptions) -> Result<Self, DemoError> {
-        let space = |role: &str, n: usize| Namespace::create(&format!("{}-{role}{n}", options.prefix));
         let folder = Folder(folder(&options.prefix));
         std::fs::create_dir_all(&folder.0).map_err(TestbedError::system("make a folder"))?;
         let mut mesh = Self {
@@ -102,8 +101,8 @@ impl Mesh {
         };
         let all = 0..options.shape.nodes();
         for n in all.clone() {
-            mesh.nodes.push(space("n", n)?);
-            mesh.hosts.push(space("h", n)?);
+            mesh.nodes.push(Namespace::create(&format!("{}-n{n}", options.prefix))?);
+            mesh.hosts.push(Namespace::create(&format!("{}-h{n}", options.prefix))?);
         }
         all.clone().try_for_each(|n| mesh.wire(n))?;
         match options.shape {
@@ -155,13 +154,14 @@ impl Mesh {
         use std::io::Write;
         use std::os::unix::fs::OpenOptionsExt;
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
-        let write = || {
-            let file = self.folder.0.join("key");
-            let mut file =
-                std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
-            writeln!(file, "demo-{random:016x}-of-a-cluster")
-        };
-        write().map_err(|error| TestbedError::system("write a key")(error).into())
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(self.folder.0.join("key"))
+            .and_then(|mut file| writeln!(file, "demo-{random:016x}-of-a-cluster"))
+            .map_err(|error| TestbedError::system("write a key")(error).into())
     }
 
     /// Starts the daemon of a node.
@@ -207,10 +207,10 @@ impl Mesh {
         let (began, routes) = (Instant::now(), ENTRIES * (self.nodes.len() as u64 - 1));
         loop {
             let all = self.counters()?;
-            let is_ready = |node: &ClusterCounters| {
-                node.routes == routes && node.links.iter().all(|link| link.state == "up")
-            };
-            if all.iter().all(is_ready) {
+            if all
+                .iter()
+                .all(|node| node.routes == routes && node.links.iter().all(|link| link.state == "up"))
+            {
                 return Ok(interrupt::sleep(Duration::from_millis(200))?);
             }
             if began.elapsed() > READY {
@@ -225,14 +225,15 @@ impl Mesh {
     /// # Errors
     /// A daemon does not answer.
     pub fn counters(&self) -> Result<Vec<ClusterCounters>, DemoError> {
-        let of = |daemon: &Option<Daemon>| {
-            let Some(daemon) = daemon else { return Ok(ClusterCounters::default()) };
-            let socket = daemon.socket().display().to_string();
-            let words = ["show", "cluster", "--json", "--socket", &socket];
-            let said = command(&mut Command::new(&self.program), &words, "")?;
-            serde_json::from_str(&said).map_err(|error| DemoError::NotReady(format!("{error}: {said}")))
-        };
-        self.daemons.iter().map(of).collect()
+        self.daemons.iter().map(|daemon| self.counters_of(daemon.as_ref())).collect()
+    }
+
+    fn counters_of(&self, daemon: Option<&Daemon>) -> Result<ClusterCounters, DemoError> {
+        let Some(daemon) = daemon else { return Ok(ClusterCounters::default()) };
+        let socket = daemon.socket().display().to_string();
+        let words = ["show", "cluster", "--json", "--socket", &socket];
+        let said = command(&mut Command::new(&self.program), &words, "")?;
+        serde_json::from_str(&said).map_err(|error| DemoError::NotReady(format!("{error}: {said}")))
     }
 
     /// Ends a daemon as a crash would.
@@ -386,12 +387,11 @@ fn remove_pins(space: &Namespace, folders: &[&str]) {
 /// What is still there and should not be, in words.
 pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
     let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    let is_ours = |path: &PathBuf| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with(&format!("{prefix}-")))
-    };
-    let mut left: Vec<_> = names.map(|entry| entry.path()).filter(is_ours).collect();
+    let ours = format!("{prefix}-");
+    let mut left: Vec<_> = names.map(|entry| entry.path()).collect();
+    left.retain(|path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&ours))
+    });
     left.extend(Some(folder(prefix)).filter(|folder| folder.exists()));
     left.extend(before.new_pins());
     let words = left.iter().map(|path| path.display().to_string());

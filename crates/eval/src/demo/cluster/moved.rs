@@ -106,15 +106,14 @@ impl Stream {
 
     /// Packets that arrive at the old place after the address has left it are lost.
     fn end(mut self, left: Instant, moved: Instant) -> Result<MoveResult, DemoError> {
-        let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
         self.stop.store(true, Ordering::Relaxed);
-        let sender = self.sender.take().ok_or_else(panicked).map_err(failed)?;
-        let sent = sender.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
+        let sender = self.sender.take().ok_or_else(panicked).map_err(traffic::failed)?;
+        let sent = sender.join().unwrap_or_else(|_| Err(panicked())).map_err(traffic::failed)?;
         std::thread::sleep(traffic::LATE);
         self.ends.store(true, Ordering::Relaxed);
         let (mut arrivals, mut found) = (Vec::new(), Duration::MAX);
         for (n, receiver) in [FROM, TO].into_iter().zip(self.receivers.drain(..)) {
-            let mut arrived = receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
+            let mut arrived = receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(traffic::failed)?;
             arrived.retain(|(at, _)| n == TO || *at <= left);
             // That of the new place is the last.
             found =
@@ -143,8 +142,9 @@ fn within<T: Send + 'static>(
 ) -> Result<JoinHandle<io::Result<T>>, DemoError> {
     let handle = space.handle()?;
     let (ready, is_ready) = std::sync::mpsc::channel();
-    let inside = move || handle.join_this_thread().and_then(|()| run(ready));
-    let thread = std::thread::Builder::new().spawn(inside).map_err(TestbedError::system("start a thread"))?;
+    let thread = std::thread::Builder::new()
+        .spawn(move || handle.join_this_thread().and_then(|()| run(ready)))
+        .map_err(TestbedError::system("start a thread"))?;
     // An error is found at the end.
     let _ended = is_ready.recv();
     Ok(thread)

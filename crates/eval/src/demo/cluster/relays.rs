@@ -92,8 +92,10 @@ impl Relays {
         let mut words = vec!["up".to_string()];
         let links = self.topology.links();
         for link in links.iter().filter(|link| link.from == at(n)) {
-            let leads = |to: &usize| *to != n && self.next(n, *to) == Some(link.to.index());
-            let nodes: Vec<_> = (0..TERMINALS).filter(leads).map(|to| to.to_string()).collect();
+            let mut nodes = Vec::new();
+            for to in (0..TERMINALS).filter(|&to| to != n && self.next(n, to) == Some(link.to.index())) {
+                nodes.push(to.to_string());
+            }
             words.extend(["--link".into(), format!("o{}={}", link.to.number(), nodes.join(","))]);
         }
         for link in links.iter().filter(|link| link.to == at(n)) {
@@ -125,11 +127,12 @@ impl Relays {
     /// Whether packets from one node to another pass the cable that is cut for a while, or answers to their probes do: they go
     /// over other nodes then.
     pub fn is_detoured(&self, from: usize, to: usize) -> bool {
-        let passes = |from, to| {
-            let relay = self.next(from, to).filter(|relay| *relay == CUT.0);
-            relay.and_then(|relay| self.next(relay, to)) == Some(CUT.1)
-        };
-        passes(from, to) || passes(to, from)
+        self.passes_cut(from, to) || self.passes_cut(to, from)
+    }
+
+    fn passes_cut(&self, from: usize, to: usize) -> bool {
+        let relay = self.next(from, to).filter(|relay| *relay == CUT.0);
+        relay.and_then(|relay| self.next(relay, to)) == Some(CUT.1)
     }
 
     /// What all servers have counted: the nodes first.
@@ -137,24 +140,22 @@ impl Relays {
     /// # Errors
     /// A server is no relay any more.
     pub fn counts(&self, nodes: &[Namespace]) -> Result<Vec<Counts>, DemoError> {
-        let of_one = |n: usize| {
+        let mut counts = Vec::new();
+        for n in 0..usize::from(self.topology.nodes()) {
             let said = self.call(self.space(nodes, n), &["show", "--json"])?;
-            serde_json::from_str(&said).map_err(|error| DemoError::NotReady(format!("{error}: {said}")))
-        };
-        (0..usize::from(self.topology.nodes())).map(of_one).collect()
+            let of_one = serde_json::from_str(&said);
+            counts.push(of_one.map_err(|error| DemoError::NotReady(format!("{error}: {said}")))?);
+        }
+        Ok(counts)
     }
 
     /// How many packets each cable has carried between two times.
     pub fn carried(&self, before: &[Counts], after: &[Counts]) -> Vec<(usize, usize, u64)> {
-        let of_one = |Link { from, to, .. }: &Link| {
-            let (from, to) = (from.index(), to.index());
-            let count = |counts: &[Counts]| {
-                let device = counts.get(to).and_then(|counts| counts.get(&format!("i{from}")));
-                device.and_then(|device| device.get("packets")).copied().unwrap_or(0)
-            };
-            (from, to, count(after).saturating_sub(count(before)))
-        };
-        self.topology.links().iter().map(of_one).collect()
+        let links = self.topology.links().iter().map(|link| {
+            let (from, to) = (link.from.index(), link.to.index());
+            (from, to, received(after, from, to).saturating_sub(received(before, from, to)))
+        });
+        links.collect()
     }
 
     /// Cuts a cable between relays, or mends it.
@@ -169,8 +170,15 @@ impl Relays {
 
 /// The fabric links of a node, and their other ends.
 fn wire_ends(node: &Namespace, n: usize) -> Result<(), TestbedError> {
-    let pair = |m: usize| format!("link add fab{m} up type veth peer name r{m}\nlink set r{m} up\n");
-    node.ip_batch(&(0..TERMINALS).filter(|m| *m != n).map(pair).collect::<String>())
+    let others = (0..TERMINALS).filter(|m| *m != n);
+    let pairs = others.map(|m| format!("link add fab{m} up type veth peer name r{m}\nlink set r{m} up\n"));
+    node.ip_batch(&pairs.collect::<String>())
+}
+
+/// Packets that a server has received over the cable from another one.
+fn received(counts: &[Counts], from: usize, to: usize) -> u64 {
+    let device = counts.get(to).and_then(|counts| counts.get(&format!("i{from}")));
+    device.and_then(|device| device.get("packets")).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

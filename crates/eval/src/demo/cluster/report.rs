@@ -109,17 +109,17 @@ pub struct Load {
 }
 
 fn grown(before: &ClusterCounters, after: &ClusterCounters, name: &str) -> u64 {
-    let of = |node: &ClusterCounters| node.balanced.get(name).copied().unwrap_or(0);
-    of(after).saturating_sub(of(before))
+    let [before, after] = [before, after].map(|node| node.balanced.get(name).copied().unwrap_or(0));
+    after.saturating_sub(before)
 }
 
 /// How much a counter of the link from a node has grown.
 fn from_node(before: &ClusterCounters, after: &ClusterCounters, node: usize, name: &str) -> u64 {
-    let of = |counted: &ClusterCounters| {
+    let [before, after] = [before, after].map(|counted| {
         let link = counted.links.iter().find(|link| link.node == node);
         link.and_then(|link| link.counters.get(name)).copied().unwrap_or(0)
-    };
-    of(after).saturating_sub(of(before))
+    });
+    after.saturating_sub(before)
 }
 
 /// Frames that a node has sent on to other nodes as an intermediate.
@@ -130,7 +130,6 @@ pub fn transit(node: &ClusterCounters) -> u64 {
 impl Load {
     /// From counters before and after, what hosts have sent, and the packets that R stands for in that time.
     pub fn of(before: &[ClusterCounters], after: &[ClusterCounters], traffic: Traffic, most: f64) -> Self {
-        let sent = |from: usize| traffic.sum(|of, _| of == from).sent;
         let nodes = after.len();
         let mut load = Self {
             nodes: vec![0.0; nodes],
@@ -143,7 +142,7 @@ impl Load {
             traffic: traffic.clone(),
         };
         for (to, (before, after)) in before.iter().zip(after).enumerate() {
-            let mut handled = sent(to);
+            let mut handled = traffic.sum(|from, _| from == to).sent;
             for from in (0..nodes).filter(|from| *from != to) {
                 let of = |name| from_node(before, after, from, name);
                 let frames = of("transit") + of("output");
@@ -161,8 +160,7 @@ impl Load {
 
     /// Adds what cables have carried. Only these are links of an n-fly.
     pub fn add_cables(&mut self, carried: &[(usize, usize, u64)], most: f64) {
-        let part = |&(from, to, packets): &(usize, usize, u64)| (from, to, packets as f64 / most);
-        self.cables = carried.iter().map(part).collect();
+        self.cables = carried.iter().map(|&(from, to, packets)| (from, to, packets as f64 / most)).collect();
         self.links.clear();
     }
 
@@ -175,8 +173,11 @@ impl Load {
     /// What each relay handled, divided by R.
     fn relays(&self) -> Vec<f64> {
         let all = self.cables.iter().map(|(_, to, _)| to + 1).max().unwrap_or(0);
-        let into = |relay: usize| self.cables.iter().filter(move |(_, to, _)| *to == relay);
-        (TERMINALS..all).map(|relay| into(relay).map(|(_, _, load)| load).sum()).collect()
+        let mut loads = vec![0.0; all.saturating_sub(TERMINALS)];
+        for (_, to, load) in self.cables.iter().filter(|(_, to, _)| *to >= TERMINALS) {
+            loads[to - TERMINALS] += load;
+        }
+        loads
     }
 
     /// The delays of half, 99 and 99.9 % of the packets, in microseconds.
@@ -186,26 +187,21 @@ impl Load {
 
     /// The loads of links, or of relays and cables, in lines below a row.
     fn details(&self) -> Vec<String> {
-        let words = |all: Vec<String>| all.join("  ");
-        let between = |from: usize, to: usize, load: f64| format!("{from}-{to} {load:.2}");
         if self.cables.is_empty() {
-            let of_one = |(from, links): (usize, &Vec<f64>)| {
-                let others = links.iter().enumerate().filter(move |(to, _)| *to != from);
-                others.map(move |(to, load)| between(from, to, *load)).collect::<Vec<_>>()
-            };
-            return vec![format!(
-                "links: {}",
-                words(self.links.iter().enumerate().flat_map(of_one).collect())
-            )];
+            let mut links = Vec::new();
+            for (from, loads) in self.links.iter().enumerate() {
+                for (to, load) in loads.iter().enumerate().filter(|(to, _)| *to != from) {
+                    links.push(format!("{from}-{to} {load:.2}"));
+                }
+            }
+            return vec![format!("links: {}", links.join("  "))];
         }
-        let relay = |(at, load)| format!("{} {load:.2}", TERMINALS + at);
-        let mut lines = vec![format!(
-            "c of relays: {}",
-            words(self.relays().into_iter().enumerate().map(relay).collect())
-        )];
+        let relays = self.relays().into_iter().enumerate();
+        let relays: Vec<_> = relays.map(|(at, load)| format!("{} {load:.2}", TERMINALS + at)).collect();
+        let mut lines = vec![format!("c of relays: {}", relays.join("  "))];
         for stage in self.cables.chunks(2 * STAGE) {
-            let cables = stage.iter().map(|&(from, to, load)| between(from, to, load));
-            lines.push(format!("cables: {}", words(cables.collect())));
+            let cables = stage.iter().map(|(from, to, load)| format!("{from}-{to} {load:.2}"));
+            lines.push(format!("cables: {}", cables.collect::<Vec<_>>().join("  ")));
         }
         lines
     }
@@ -343,23 +339,23 @@ impl<'a> Report<'a> {
         let others = traffic.sum(|from, to| from != to && event.spares(from, to));
         let its_hosts = traffic.sum(|from, to| from != to && !event.spares(from, to));
         let own = stream.unwrap_or(its_hosts);
-        let ms = |pair: &Pair| pair.gap.as_secs_f64() * 1000.0;
+        let [others_ms, own_ms] = [others, own].map(|pair| pair.gap.as_secs_f64() * 1000.0);
         let share_ms = share.filter(|rate| *rate > 0.0).map(|rate| others.lost() as f64 * 1000.0 / rate);
         self.say(&format!(
             "{:<36} {:>12} {:>5} {:>15.1} {:>14} {:>5} {:>15.1} {:>16}",
             event.name(self.shape),
             others.sent,
             others.lost(),
-            ms(&others),
+            others_ms,
             own.sent,
             own.lost(),
-            ms(&own),
+            own_ms,
             share_ms.map_or("-".into(), |ms| format!("{ms:.1}")),
         ))?;
         self.row(&json!({
             "event": event.name(self.shape), "share_ms": share_ms,
-            "others": { "sent": others.sent, "lost": others.lost(), "late": others.late, "gap_ms": ms(&others) },
-            "own": { "sent": own.sent, "lost": own.lost(), "late": own.late, "gap_ms": ms(&own) },
+            "others": { "sent": others.sent, "lost": others.lost(), "late": others.late, "gap_ms": others_ms },
+            "own": { "sent": own.sent, "lost": own.lost(), "late": own.late, "gap_ms": own_ms },
         }))
     }
 

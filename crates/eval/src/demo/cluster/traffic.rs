@@ -137,17 +137,15 @@ impl Run {
         let (hosts, began) = (mesh.hosts.len(), Instant::now());
         let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let mut run = Self { stop, ends, senders: Vec::new(), receivers: Vec::new() };
-        let failed = |error| TestbedError::system("start a thread that sends or receives")(error);
         for (node, space) in mesh.hosts.iter().enumerate() {
             let (handle, ends) = (space.handle()?, run.ends.clone());
             let (ready, is_ready) = std::sync::mpsc::channel();
-            let receive = move || {
+            run.receivers.push(spawn(move || {
                 handle.join_this_thread()?;
                 let socket = receiver(addresses.of(node))?;
                 let _listening = ready.send(());
                 receive(&socket, hosts, began, &ends)
-            };
-            run.receivers.push(std::thread::Builder::new().spawn(receive).map_err(failed)?);
+            })?);
             // An error is found at the end.
             let _ended = is_ready.recv();
         }
@@ -156,11 +154,10 @@ impl Run {
             let (handle, stop) = (space.handle()?, run.stop.clone());
             let interval = Duration::from_secs_f64(1.0 / (f64::from(rate) * offered(matrix, hosts, node)));
             let sender = Sender { node, hosts, addresses, began };
-            let send = move || {
+            run.senders.push(spawn(move || {
                 handle.join_this_thread()?;
                 sender.send(turns, interval, &stop)
-            };
-            run.senders.push(std::thread::Builder::new().spawn(send).map_err(failed)?);
+            })?);
         }
         Ok(run)
     }
@@ -170,15 +167,12 @@ impl Run {
     /// # Errors
     /// A socket failed.
     pub fn end(mut self) -> Result<Traffic, DemoError> {
-        let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
         let hosts = self.receivers.len();
         let mut traffic = Traffic::none(hosts);
         self.stop.store(true, Ordering::Relaxed);
-        let joined =
-            |thread: JoinHandle<io::Result<SentCounts>>| thread.join().unwrap_or_else(|_| Err(panicked()));
         let mut sent = Vec::new();
         for sender in self.senders.drain(..) {
-            sent.push(joined(sender).map_err(failed)?);
+            sent.push(sender.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?);
         }
         std::thread::sleep(LATE);
         self.ends.store(true, Ordering::Relaxed);
@@ -212,6 +206,17 @@ pub fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
+pub fn failed(error: io::Error) -> DemoError {
+    DemoError::Testbed(TestbedError::system("send or receive packets")(error))
+}
+
+fn spawn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, TestbedError> {
+    let failed = TestbedError::system("start a thread that sends or receives");
+    std::thread::Builder::new().spawn(work).map_err(failed)
+}
+
 /// Who sends, from when on times of packets are counted.
 struct Sender {
     node: usize,
@@ -224,8 +229,9 @@ impl Sender {
     /// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
     fn send(self, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<SentCounts> {
         let Self { node, hosts, addresses, began } = self;
-        let socket = |flow: usize| UdpSocket::bind((addresses.of(node), PORT + flow as u16));
-        let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
+        let sockets = (1..=FLOWS)
+            .map(|flow| UdpSocket::bind((addresses.of(node), PORT + flow as u16)))
+            .collect::<io::Result<Vec<_>>>()?;
         let (mut sent, mut numbers) = (vec![0; hosts], vec![[0u32; FLOWS]; hosts]);
         let (mut due, mut random) = (Instant::now(), 0x9e37_79b9_u32 ^ node as u32);
         while !stop.load(Ordering::Relaxed) {

@@ -31,8 +31,9 @@ use bm_testbed::testbed;
 use bm_wire::ipv4::Ipv4Header;
 use bm_wire::protocol;
 
+use super::super::packet::port_mac;
 use super::super::running::RunningEngine;
-use super::{Bed, FRAMES, Making, PORTS, SLOW_QUEUE, next_hop_mac, port_mac, two_ports};
+use super::{Bed, FRAMES, Making, PORTS, SLOW_QUEUE, next_hop_mac, two_ports};
 use crate::alternate::thread_time;
 use crate::bench::BenchError;
 
@@ -99,8 +100,10 @@ impl Gateway {
     ) -> Result<Self, BenchError> {
         let pool = Bed::frame_pool_of(2)?;
         let bed = Bed::with_hops(Table::default(), pool, |number| (0, next_hop_mac(number)))?;
-        let waker = |_| Waker::new().map_err(BenchError::build("wakers"));
-        let wakers = (0..workers).map(waker).collect::<Result<Vec<_>, _>>()?;
+        let wakers = (0..workers)
+            .map(|_| Waker::new())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(BenchError::build("wakers"))?;
         let (mut plan, more) = plan(sas)?;
         let registry = Making::registry(wakers.len())?;
         let esp: Arc<Mutex<TunnelQueue>> = Arc::default();
@@ -135,18 +138,12 @@ impl Gateway {
     /// sent, and the CPU time of one worker, so that other work on the machine does not count.
     pub fn run(&mut self, time: Duration, cores: &[usize]) -> (u64, Duration) {
         let before = self.sent();
-        let work = |worker: &mut RunningEngine, core: Option<&usize>| {
-            core.into_iter().for_each(|core| _ = testbed::cores::pin(0, *core));
-            let (wall, start) = (Instant::now(), thread_time());
-            while wall.elapsed() < time {
-                (0..BREATHS).for_each(|_| _ = worker.engine.breathe());
-            }
-            thread_time() - start
-        };
         let count = self.workers.len() as u32;
         let spent: Duration = thread::scope(|scope| {
-            let start = |(number, worker)| scope.spawn(move || work(worker, cores.get(number)));
-            let threads: Vec<_> = self.workers.iter_mut().enumerate().map(start).collect();
+            let mut threads = Vec::new();
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                threads.push(scope.spawn(move || run_worker(worker, time, cores.get(number))));
+            }
             threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).sum()
         });
         (self.sent() - before, spent / count)
@@ -158,18 +155,31 @@ impl Gateway {
     /// What became of the others.
     pub fn check(&mut self, case: &str) -> Result<(), BenchError> {
         (0..4).for_each(|_| _ = self.breathe());
-        let lost = |counters: String| Err(BenchError::Lost { case: case.into(), counters });
+        self.find_loss().map_err(|counters| BenchError::Lost { case: case.into(), counters })
+    }
+
+    fn find_loss(&self) -> Result<(), String> {
         for (name, account) in self.workers.iter().flat_map(|worker| &worker.accounts) {
             if account.dropped_in_all() > 0 {
-                return lost(format!("{name} has dropped {}", account.dropped_in_all()));
+                return Err(format!("{name} has dropped {}", account.dropped_in_all()));
             }
         }
         let clear = self.esp.lock().clear;
         if clear > 0 {
-            return lost(format!("{clear} packets were sent in clear"));
+            return Err(format!("{clear} packets were sent in clear"));
         }
-        if self.sent() == 0 { lost("nothing was sent".into()) } else { Ok(()) }
+        if self.sent() == 0 { Err("nothing was sent".into()) } else { Ok(()) }
     }
+}
+
+/// Runs a worker on a core for a time; returns its CPU time.
+fn run_worker(worker: &mut RunningEngine, time: Duration, core: Option<&usize>) -> Duration {
+    core.into_iter().for_each(|core| _ = testbed::cores::pin(0, *core));
+    let (wall, start) = (Instant::now(), thread_time());
+    while wall.elapsed() < time {
+        (0..BREATHS).for_each(|_| _ = worker.engine.breathe());
+    }
+    thread_time() - start
 }
 
 impl Bed {

@@ -3,7 +3,8 @@
 use bm_fib::next_hop::NextHopWriter;
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vlan, Vrf};
 
-use super::{PORTS, port_mac};
+use super::super::packet::port_mac;
+use super::PORTS;
 
 const TAG: Vlan = Vlan { protocol: 0x8100, id: 7 };
 

@@ -12,7 +12,7 @@ use bm_port_dpdk::DpdkPort;
 use bm_sys::Mutex;
 use bm_wire::checksum;
 
-use super::super::bed::port_mac;
+use super::super::packet::port_mac;
 
 /// Bytes of the smallest frame (64 with the frame check sequence).
 pub(super) const LEAST: usize = 60;
@@ -28,7 +28,7 @@ const IPV4: std::ops::Range<usize> = 14..34;
 
 /// A UDP datagram to `to` as it arrives at the router's port, in a frame of `length` bytes, from 198.18.0.1 (for
 /// benchmarks, RFC 2544).
-pub(super) fn frame(to: u32, from_mac: [u8; 6], (ttl, length): (u8, usize)) -> Vec<u8> {
+pub(super) fn frame(to: u32, from_mac: [u8; 6], ttl: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length.max(LEAST)];
     let [ip, udp] = [14, 34].map(|before| ((bytes.len() - before) as u16).to_be_bytes());
     bytes[..6].copy_from_slice(&port_mac(0));
@@ -90,14 +90,16 @@ impl Looped {
     pub fn new(
         mut port: DpdkPort,
         frame_pool: &Arc<FramePool>,
-        (destinations, lengths): (&[u32], &[u16]),
-        (in_ring, routed): (usize, bool),
+        destinations: &[u32],
+        lengths: &[u16],
+        in_ring: usize,
+        routed: bool,
     ) -> Self {
         let mut frames = Freelist::new(frame_pool.clone(), 0);
         let mut burst = Burst::new();
         for index in 0..in_ring {
             let length = usize::from(lengths[index % lengths.len()]);
-            let bytes = frame(destinations[index % destinations.len()], SENDER, (HOPS, length));
+            let bytes = frame(destinations[index % destinations.len()], SENDER, HOPS, length);
             if let Some(fresh) = frames.allocate_with(&bytes)
                 && let Err(fresh) = burst.push(fresh)
             {
@@ -211,7 +213,7 @@ impl Capture {
         for (&to, &length) in destinations.iter().cycle().take(count).zip(lengths.iter().cycle()) {
             let length = u32::from(length);
             bytes.extend([0, 0, length, length].iter().flat_map(|word| word.to_le_bytes()));
-            bytes.extend(frame(to, SENDER, (64, length as usize)));
+            bytes.extend(frame(to, SENDER, 64, length as usize));
         }
         fs::write(&file, bytes)?;
         Ok(Self(file))

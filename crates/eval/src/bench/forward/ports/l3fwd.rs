@@ -51,11 +51,10 @@ impl L3fwdProgram {
         if !Path::new(EXAMPLES).join("l3fwd").exists() {
             return Err(format!("the source of l3fwd is needed for the comparison: {INSTALL}"));
         }
-        let failed = |error: io::Error| format!("l3fwd is left out of the comparison: {error}");
-        let folder = std::env::temp_dir().join(format!("brickmoon-l3fwd-{}", std::process::id()));
-        fs::create_dir(&folder).map_err(failed)?;
-        let built = Self(folder);
-        built.write_routes(routes).map_err(failed)?;
+        let built = Self(std::env::temp_dir().join(format!("brickmoon-l3fwd-{}", std::process::id())));
+        fs::create_dir(&built.0)
+            .and_then(|()| built.write_routes(routes))
+            .map_err(|error| format!("l3fwd is left out of the comparison: {error}"))?;
         built.compile()?;
         Ok(built)
     }
@@ -118,7 +117,8 @@ impl L3fwd {
     pub fn start(
         mode: &str,
         built: &L3fwdProgram,
-        (device, frames): (&str, &str),
+        device: &str,
+        frames: &str,
         core: usize,
     ) -> Result<Self, String> {
         let prefix = file_prefix(&format!("l3fwd-{mode}"));
@@ -138,8 +138,7 @@ impl L3fwd {
         if device.starts_with("net_ring") {
             command.env("BM_FRAMES", frames);
         }
-        let wanted = |line: &str| line.starts_with(MARK);
-        let program = Program::start("l3fwd", prefix, &mut command, wanted);
+        let program = Program::start("l3fwd", prefix, &mut command, |line| line.starts_with(MARK));
         let program = Self(program.map_err(|error| format!("l3fwd does not start: {error}"))?);
         let line = program.0.line()?;
         if !line.contains("ready") {
@@ -197,8 +196,7 @@ mod tests {
             }
         };
         for mode in MODES {
-            let device = ("net_ring_l3fwd", capture.path());
-            let l3fwd = L3fwd::start(mode, &built, (device.0, &device.1), 0);
+            let l3fwd = L3fwd::start(mode, &built, "net_ring_l3fwd", &capture.path(), 0);
             let mut l3fwd = l3fwd.unwrap_or_else(|why| panic!("{mode}: {why}"));
             for _ in 0..2 {
                 let sample = l3fwd.turn(Duration::from_millis(50)).expect("it forwards");

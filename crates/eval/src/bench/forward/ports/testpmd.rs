@@ -25,10 +25,7 @@ pub(super) struct Testpmd {
 impl Testpmd {
     /// Starts it on `core` with one virtual device; in a ring, it puts frames of this many bytes. On failure, returns
     /// one line that says what is missing.
-    pub fn start(mode: &str, device: &str, (core, frame_bytes): (usize, usize)) -> Result<Self, String> {
-        let missing = |error: std::io::Error| {
-            format!("dpdk-testpmd is needed for the comparison ({error}): apt-get install dpdk-dev")
-        };
+    pub fn start(mode: &str, device: &str, core: usize, frame_bytes: usize) -> Result<Self, String> {
         let prefix = file_prefix(&format!("testpmd-{mode}"));
         let file_prefix = format!("--file-prefix={prefix}");
         let (lcores, vdev) = (format!("--lcores=0@{core},1@{core}"), format!("--vdev={device}"));
@@ -37,7 +34,9 @@ impl Testpmd {
         command.args(["--no-telemetry", "--no-pci", &file_prefix, &vdev, "--", "-i", "--nb-cores=1"]);
         command.args([&format!("--forward-mode={mode}"), "--port-topology=loop", "--total-num-mbufs=16384"]);
         command.arg(format!("--txpkts={frame_bytes}"));
-        let program = Program::start("testpmd", prefix, &mut command, |_| true).map_err(missing)?;
+        let program = Program::start("testpmd", prefix, &mut command, |_| true).map_err(|error| {
+            format!("dpdk-testpmd is needed for the comparison ({error}): apt-get install dpdk-dev")
+        })?;
         let start = if device.starts_with("net_ring") {
             format!("start tx_first {RING_BURSTS}\n")
         } else {
@@ -66,12 +65,11 @@ impl Testpmd {
     /// Folder in `/proc` of the forwarding thread.
     fn forwarding_thread(&self) -> Option<String> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?;
-        let named = |folder: &std::path::Path| {
+        let folder = threads.flatten().map(|entry| entry.path()).find(|folder| {
             let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
             // "lcore-worker-1", "rte-worker-1" or "dpdk-worker1", by version.
             name.contains("worker") && name.trim().ends_with('1')
-        };
-        let folder = threads.flatten().map(|entry| entry.path()).find(|folder| named(folder))?;
+        })?;
         Some(folder.display().to_string())
     }
 
@@ -113,7 +111,7 @@ mod tests {
     #[test]
     fn forwards_for_a_turn_or_reports_what_is_missing() {
         for mode in MODES {
-            match Testpmd::start(mode, "net_ring_testpmd", (0, 1514)) {
+            match Testpmd::start(mode, "net_ring_testpmd", 0, 1514) {
                 Ok(mut testpmd) => {
                     for _ in 0..2 {
                         let sample = testpmd.turn(Duration::from_millis(50)).expect("it forwards");

@@ -43,7 +43,7 @@ impl Floor {
         let (stops, its_number) = (Arc::clone(&stop), Arc::clone(&number));
         let (router, names) = (testbed.router.handle()?, testbed.interfaces.clone());
         let (opened, result) = channel();
-        let work = move || {
+        let thread = std::thread::Builder::new().name("bm-floor".into()).spawn(move || {
             let entered: Result<(), Box<dyn std::error::Error>> =
                 router.join_this_thread().map_err(Into::into);
             let mut ports = match entered.and_then(|()| open(&names.router_in, &names.router_out, ring)) {
@@ -56,8 +56,7 @@ impl Floor {
             if opened.send(Ok(())).is_ok() {
                 ports.run(&stops);
             }
-        };
-        let thread = std::thread::Builder::new().name("bm-floor".into()).spawn(work);
+        });
         let thread = thread.map_err(TestbedError::system("start a thread"))?;
         let floor = Self { stop, thread: Some(thread), number };
         match result.recv() {
