@@ -383,7 +383,12 @@ fn expected<A: Packet>(
     let destination = A::destination(&head);
     let hop = table.oracle.next_hop(destination);
     let leaves = hop > 0 && next_hop_port(hop) == port;
-    leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port), length))
+    if !leaves {
+        return None;
+    }
+    let mut frame = leaving(destination, next_hop_mac(hop), port_mac(port), length);
+    frame.truncate(usize::from(length));
+    Some(frame)
 }
 
 /// The length of a frame, if it is one of these.
