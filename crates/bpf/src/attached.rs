@@ -37,19 +37,21 @@ impl AttachedProgram {
         ];
         let (program_id, generic) = ids.into_iter().find(|(id, _)| *id != 0)?;
         let program = ProgInfoIter::default().find(|info| info.id == program_id);
-        let is_it = |info: &LinkTypeInfo| matches!(info, LinkTypeInfo::Xdp(on) if on.ifindex == ifindex);
         Some(Self {
             interface: interface.into(),
             program_id,
             program: program.map(|info| info.name.to_string_lossy().into_owned()).unwrap_or_default(),
             generic,
             link_id: LinkInfoIter::default()
-                .find(|link| link.prog_id == program_id && is_it(&link.info))
+                .find(|link| {
+                    link.prog_id == program_id
+                        && matches!(&link.info, LinkTypeInfo::Xdp(on) if on.ifindex == ifindex)
+                })
                 .map(|link| link.id),
         })
     }
 
-    pub fn detach_command(&self) -> String {
+    pub(crate) fn detach_command(&self) -> String {
         match (self.link_id, self.generic) {
             (Some(id), _) => format!("bpftool link detach id {id}"),
             (None, true) => format!("ip link set dev {} xdpgeneric off", self.interface),

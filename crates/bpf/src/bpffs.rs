@@ -117,8 +117,8 @@ impl Bpffs {
         if let Some(kept) = KEPT.get() {
             return Some(kept.found.clone());
         }
-        let init = |path: &str| format!("{INIT_ROOT}{path}");
-        let places = [OWN.to_string(), USUAL.to_string(), init(OWN), init(USUAL)].map(PathBuf::from);
+        let of_init = [OWN, USUAL].map(|path| PathBuf::from(format!("{INIT_ROOT}{path}")));
+        let places = [[OWN, USUAL].map(PathBuf::from), of_init].concat();
         first(&places, is_bpffs).map(|path| Self { path: path.clone(), mounted_now: false })
     }
 
@@ -126,7 +126,7 @@ impl Bpffs {
     ///
     /// # Errors
     /// If there is none and the kernel refuses to mount one.
-    pub fn find_or_mount() -> Result<Self, NotMounted> {
+    pub(crate) fn find_or_mount() -> Result<Self, NotMounted> {
         if let Some(found) = Self::find() {
             return Ok(found);
         }

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A folder that no other process may use until this is dropped. It is then removed if it is empty.
 #[derive(Debug)]
-pub struct ClaimedFolder {
+pub(crate) struct ClaimedFolder {
     top: PathBuf,
     path: PathBuf,
     _lock: File,
@@ -63,7 +63,7 @@ impl ClaimedFolder {
     ///
     /// # Errors
     /// See [`NotClaimed`].
-    pub fn try_claim(top: &Path, below: &Path) -> Result<Self, NotClaimed> {
+    pub(crate) fn try_claim(top: &Path, below: &Path) -> Result<Self, NotClaimed> {
         let path = top.join(below);
         let taken = || NotClaimed::Taken { folder: path.clone() };
         let mut lock = private(top)?;
@@ -81,11 +81,12 @@ impl ClaimedFolder {
         if lock.try_lock().is_err() {
             return Err(taken());
         }
-        let inode = |meta: io::Result<fs::Metadata>| meta.map(|meta| meta.ino()).ok();
-        if inode(lock.metadata()).is_some_and(|own| inode(fs::metadata(&path)) == Some(own)) {
-            return Ok(Self { top: top.into(), path, _lock: lock });
+        match (lock.metadata(), fs::metadata(&path)) {
+            (Ok(own), Ok(present)) if own.ino() == present.ino() => {
+                Ok(Self { top: top.into(), path, _lock: lock })
+            }
+            _ => Err(taken()),
         }
-        Err(taken())
     }
 
     /// The path of the folder.

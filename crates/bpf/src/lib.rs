@@ -23,7 +23,7 @@ pub mod xdp;
 
 pub use attached::AttachedProgram;
 pub use bpffs::{Bpffs, NotMounted};
-pub use claim::{ClaimedFolder, NotClaimed};
+pub use claim::NotClaimed;
 pub use error::Error;
 pub use map::{MapValue, reset_counters, sum_counters};
 pub use pins::{NoPins, PinnedLink, Pins};

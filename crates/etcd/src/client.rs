@@ -45,16 +45,7 @@ impl Client {
     /// If one of them cannot be used.
     pub fn new(settings: Settings) -> Result<Self, EtcdError> {
         let tls = tls::connector(&settings)?;
-        let read = |path: &std::path::PathBuf| {
-            let wrong = |why: String| EtcdError::File { setting: "password_file", path: path.clone(), why };
-            // Reading a FIFO would wait for whoever writes to it.
-            if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-                return Err(wrong("not a regular file".into()));
-            }
-            let text = std::fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-            Ok(text.trim().to_string())
-        };
-        let password = settings.password_file.as_ref().map(read).transpose()?;
+        let password = settings.password_file.as_deref().map(read_password).transpose()?;
         Ok(Self { settings, tls, password, at: 0, open: None, token: None })
     }
 
@@ -100,14 +91,9 @@ impl Client {
     /// As [`Self::grant`].
     pub async fn range(&mut self, prefix: &str) -> Result<Range, EtcdError> {
         let answer = self.ask("/v3/kv/range", range_of(prefix)).await?;
-        let entry = |entry: &Value| {
-            let text = |field: &str| decode(entry[field].as_str().unwrap_or_default());
-            let key = String::from_utf8(text("key")?).ok()?;
-            Some(Entry { key, value: text("value")?, revision: number(&entry["mod_revision"])? })
-        };
         let none = Vec::new();
         let all = answer["kvs"].as_array().unwrap_or(&none);
-        let entries: Option<Vec<_>> = all.iter().map(entry).collect();
+        let entries: Option<Vec<_>> = all.iter().map(read_entry).collect();
         let revision = self.number(&answer["header"]["revision"])?;
         Ok(Range { revision, entries: entries.ok_or_else(|| self.malformed())? })
     }
@@ -226,6 +212,26 @@ impl Client {
     fn number(&self, value: &Value) -> Result<i64, EtcdError> {
         number(value).ok_or_else(|| self.malformed())
     }
+}
+
+fn read_password(path: &std::path::Path) -> Result<String, EtcdError> {
+    // Reading a FIFO would wait for whoever writes to it.
+    let text = match std::fs::metadata(path) {
+        Ok(about) if !about.is_file() => Err("not a regular file".into()),
+        _ => std::fs::read_to_string(path).map_err(|why| why.to_string()),
+    };
+    let text =
+        text.map_err(|why| EtcdError::File { setting: "password_file", path: path.to_path_buf(), why })?;
+    Ok(text.trim().to_string())
+}
+
+fn read_entry(entry: &Value) -> Option<Entry> {
+    let [key, value] = ["key", "value"].map(|field| decode(entry[field].as_str().unwrap_or_default()));
+    Some(Entry {
+        key: String::from_utf8(key?).ok()?,
+        value: value?,
+        revision: number(&entry["mod_revision"])?,
+    })
 }
 
 /// The gateway writes 64-bit numbers as text.

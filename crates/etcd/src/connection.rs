@@ -33,10 +33,11 @@ impl Connection {
     /// # Errors
     /// If there is no answer in time, or TLS fails.
     pub async fn open(endpoint: &Endpoint, tls: Option<&TlsConnector>) -> Result<Self, EtcdError> {
-        let failed = |why: String| EtcdError::Unreachable { endpoint: endpoint.to_string(), why };
-        let opened = timeout(WAIT, connect(endpoint, tls)).await;
-        let sender = opened.map_err(|_| failed(late()))?.map_err(failed)?;
-        Ok(Self { endpoint: endpoint.clone(), sender })
+        let opened = timeout(WAIT, connect(endpoint, tls)).await.unwrap_or_else(|_| Err(late()));
+        match opened {
+            Ok(sender) => Ok(Self { endpoint: endpoint.clone(), sender }),
+            Err(why) => Err(EtcdError::Unreachable { endpoint: endpoint.to_string(), why }),
+        }
     }
 
     /// Sends a request and waits for the whole answer.

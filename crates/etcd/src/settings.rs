@@ -51,9 +51,8 @@ impl FromStr for Endpoint {
             }
             None => rest.split_once(':').ok_or(BadEndpoint)?,
         };
-        let is_name = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c);
         let port = port.parse().ok().filter(|port| *port != 0).ok_or(BadEndpoint)?;
-        if host.is_empty() || !host.chars().all(is_name) {
+        if host.is_empty() || !host.chars().all(|c| c.is_ascii_alphanumeric() || ".-:".contains(c)) {
             return Err(BadEndpoint);
         }
         Ok(Self { tls, host: host.into(), port })
@@ -62,7 +61,7 @@ impl FromStr for Endpoint {
 
 impl Endpoint {
     /// Host and port, as in a Host header.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }

@@ -15,7 +15,7 @@ use crate::settings::Settings;
 ///
 /// # Errors
 /// If a file is missing, or has no certificate or key in it.
-pub fn connector(settings: &Settings) -> Result<Option<TlsConnector>, EtcdError> {
+pub(crate) fn connector(settings: &Settings) -> Result<Option<TlsConnector>, EtcdError> {
     if !settings.endpoints.iter().any(|endpoint| endpoint.tls) {
         return Ok(None);
     }

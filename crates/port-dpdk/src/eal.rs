@@ -40,11 +40,12 @@ pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
 /// In a separate thread, because the EAL pins the calling thread to a core of its choice.
 fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
     let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
-    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), log: log_lines() };
-    started
-        .map_err(|error| failed(&error))?
-        .join()
-        .unwrap_or_else(|_| Err(failed(&"the thread that starts it panicked")))
+    let why = match started.map(std::thread::JoinHandle::join) {
+        Ok(Ok(result)) => return result,
+        Ok(Err(_)) => "the thread that starts it panicked".into(),
+        Err(error) => error.to_string(),
+    };
+    Err(DpdkError::Eal { why, log: log_lines() })
 }
 
 fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {

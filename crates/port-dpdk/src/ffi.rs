@@ -9,7 +9,7 @@ use bm_frame::{FramePool, Freelist};
 ///
 /// Shared with C: only C makes one.
 #[repr(transparent)]
-pub struct CText(NonNull<c_char>);
+pub(crate) struct CText(NonNull<c_char>);
 
 impl CText {
     pub fn read(&self) -> String {
@@ -120,7 +120,7 @@ pub struct Counts {
 /// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExtendedStatistic {
+pub(crate) struct ExtendedStatistic {
     pub name: [c_char; 64],
     pub value: u64,
 }

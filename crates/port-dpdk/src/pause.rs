@@ -67,10 +67,9 @@ impl Pause {
         let number = before | 1;
         self.number.store(number, Ordering::Release);
         let begin = Instant::now();
-        let left = |pause: &Weak<AtomicU32>| {
+        while !pauses.iter().all(|pause: &Weak<AtomicU32>| {
             pause.upgrade().is_none_or(|pause| pause.load(Ordering::Acquire) == number)
-        };
-        while !pauses.iter().all(left) {
+        }) {
             if begin.elapsed() > patience {
                 // The next pause gets another number, since some queues have acknowledged this one.
                 let next = if before == number { number } else { number.wrapping_add(1) };

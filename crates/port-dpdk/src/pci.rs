@@ -36,13 +36,14 @@ pub(crate) fn refusal(devices: &Path, iommus: &Path, spec: &Spec) -> Option<Dpdk
 
 /// The Linux interfaces of a card. Those of virtio are one folder deeper.
 fn interfaces(card: &Path) -> Vec<String> {
-    let names = |folder: &Path| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
-    };
     let below = names(card).into_iter().filter(|name| name.starts_with("virtio"));
     let folders = std::iter::once(card.to_path_buf()).chain(below.map(|name| card.join(name)));
     folders.flat_map(|folder| names(&folder.join("net"))).collect()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[cfg(test)]

@@ -40,8 +40,9 @@ impl Spec {
     /// Whether it is a PCI address, with or without the domain.
     pub fn is_pci(&self) -> bool {
         let parts: Vec<_> = self.name().split([':', '.']).collect();
-        let hex = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
-        (3..=4).contains(&parts.len()) && self.name().contains(':') && parts.iter().all(hex)
+        (3..=4).contains(&parts.len())
+            && self.name().contains(':')
+            && parts.iter().all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit()))
     }
 
     /// The PCI address with the domain, if it is one.
@@ -61,8 +62,8 @@ impl Spec {
     pub fn host_tap(&self) -> String {
         let name = self.name();
         let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
-        let fit = |c: char| if matches!(c, ':' | '.' | '/') || c.is_whitespace() { '-' } else { c };
-        PREFIX.chars().chain(name.chars().map(fit)).take(NAME_MAX).collect()
+        let name = name.replace(|c: char| matches!(c, ':' | '.' | '/') || c.is_whitespace(), "-");
+        PREFIX.chars().chain(name.chars()).take(NAME_MAX).collect()
     }
 }
 

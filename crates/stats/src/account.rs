@@ -113,10 +113,13 @@ impl Account {
     /// Frames received and originated, less all that is accounted for: 0 whenever the app is idle.
     pub fn balance(&self) -> i64 {
         use Entry::{Consumed, Held, Host, Originated, Passed, Received, Sent};
-        let sum = |entries: &[Entry]| entries.iter().map(|&entry| self.get(entry)).sum::<u64>();
-        let came = sum(&[Received, Originated]);
-        let went = sum(&[Sent, Host, Passed, Held, Consumed]) + self.dropped_in_all();
+        let came = self.sum(&[Received, Originated]);
+        let went = self.sum(&[Sent, Host, Passed, Held, Consumed]) + self.dropped_in_all();
         came.wrapping_sub(went) as i64
+    }
+
+    fn sum(&self, entries: &[Entry]) -> u64 {
+        entries.iter().map(|&entry| self.get(entry)).sum()
     }
 }
 

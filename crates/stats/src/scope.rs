@@ -99,7 +99,6 @@ impl<'a> Scope<'a> {
 
     fn known(name: &'a str) -> Option<(Self, &'a str)> {
         let (kind, rest) = name.split_once('/')?;
-        let port_and_own = |rest: &'a str| rest.split_once('/');
         let worker_and_rest = || {
             let (worker, rest) = rest.split_once('/')?;
             Some((worker.parse().ok()?, rest))
@@ -118,7 +117,7 @@ impl<'a> Scope<'a> {
             }
             "router" => {
                 let (worker, rest) = worker_and_rest()?;
-                let (port, own) = port_and_own(rest)?;
+                let (port, own) = rest.split_once('/')?;
                 (Self::Router { worker, port }, own)
             }
             "return" => worker_and_rest().map(|(worker, own)| (Self::Return { worker }, own))?,
@@ -146,12 +145,12 @@ impl<'a> Scope<'a> {
             }
             "switch" => {
                 let (switch, rest) = rest.split_once('/')?;
-                let (port, own) = port_and_own(rest)?;
+                let (port, own) = rest.split_once('/')?;
                 (Self::Switch { switch, port }, own)
             }
-            "kernel" => port_and_own(rest).map(|(port, own)| (Self::Kernel { port }, own))?,
-            "steering" => port_and_own(rest).map(|(port, own)| (Self::Steering { port }, own))?,
-            "linux" => port_and_own(rest).map(|(port, own)| (Self::Linux { port }, own))?,
+            "kernel" => rest.split_once('/').map(|(port, own)| (Self::Kernel { port }, own))?,
+            "steering" => rest.split_once('/').map(|(port, own)| (Self::Steering { port }, own))?,
+            "linux" => rest.split_once('/').map(|(port, own)| (Self::Linux { port }, own))?,
             "filter" => rest.rsplit_once('/').map(|(rule, own)| (Self::Filter { rule }, own))?,
             _ => return None,
         })

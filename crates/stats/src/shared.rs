@@ -134,9 +134,9 @@ impl Registry {
     /// # Errors
     /// [`StatsError::Io`] if the memory cannot be allocated.
     pub fn anonymous(capacity: usize) -> Result<Self, StatsError> {
-        let failed = |error| StatsError::Io { path: "memory".into(), error };
-        let file = bm_sys::memfd(c"bm-stats").map_err(failed)?;
-        Self::over(&File::from(file), capacity).map_err(failed)
+        let file = bm_sys::memfd(c"bm-stats");
+        let counters = file.and_then(|file| Self::over(&File::from(file), capacity));
+        counters.map_err(|error| StatsError::Io { path: "memory".into(), error })
     }
 
     fn over(file: &File, capacity: usize) -> io::Result<Self> {
@@ -238,22 +238,22 @@ impl Reader {
     /// [`StatsError::Io`] if it cannot be read or is a symbolic link, [`StatsError::Owner`] if it belongs to another
     /// user, [`StatsError::Format`] if its content is not as expected.
     pub fn open(path: &Path) -> Result<Self, StatsError> {
-        let name = || path.display().to_string();
-        let failed = |error| StatsError::Io { path: name(), error };
+        let name = path.display().to_string();
+        let failed = |error| StatsError::Io { path: name.clone(), error };
         // Without O_NONBLOCK, opening a FIFO would wait for a writer.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if ![0, bm_sys::effective_user()].contains(&meta.uid()) {
-            return Err(StatsError::Owner { path: name(), owner: meta.uid() });
+            return Err(StatsError::Owner { path: name, owner: meta.uid() });
         }
         let length = meta.len();
         if !meta.is_file() || length < HEADER as u64 {
-            return Err(StatsError::Format { path: name() });
+            return Err(StatsError::Format { path: name });
         }
-        let reader = Self { file, path: name() };
+        let reader = Self { file, path: name };
         if length < bytes(reader.extent()?.capacity) as u64 {
-            return Err(StatsError::Format { path: name() });
+            return Err(StatsError::Format { path: reader.path });
         }
         Ok(reader)
     }
