@@ -37,16 +37,10 @@ pub struct Address {
 impl Address {
     /// An IPv4 address of a prefix that has another address already.
     pub const SECONDARY: u32 = 1;
-    /// For an IPv6 address the same bit means a temporary one (RFC 8981).
-    pub const TEMPORARY: u32 = 1;
-    /// An IPv6 address that is used before it has been checked for duplicates.
-    pub const OPTIMISTIC: u32 = 4;
     /// An IPv6 address that is already in use by another host.
-    pub const DAD_FAILED: u32 = 8;
+    pub(crate) const DAD_FAILED: u32 = 8;
     /// A home address of Mobile IPv6.
     pub const HOME: u32 = 0x10;
-    /// An address that new packets should not come from.
-    pub const DEPRECATED: u32 = 0x20;
     /// An IPv6 address that is still being checked for duplicates.
     pub const TENTATIVE: u32 = 0x40;
 

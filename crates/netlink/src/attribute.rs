@@ -105,12 +105,12 @@ pub fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// Appends an attribute that holds an address.
-pub fn put_address(message: &mut Vec<u8>, kind: u16, address: &std::net::IpAddr) {
+pub(crate) fn put_address(message: &mut Vec<u8>, kind: u16, address: &std::net::IpAddr) {
     crate::family::with_bytes(address, |bytes| put(message, kind, bytes));
 }
 
 /// Appends an attribute whose value is the list that `body` writes.
-pub fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let start = message.len();
     put(message, kind, &[]);
     body(message);

@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 /// Attribute types of a hop within a route (`RTA_*`).
 mod rta {
-    pub const GATEWAY: u16 = 5;
-    pub const FLOW: u16 = 11;
+    pub(crate) const GATEWAY: u16 = 5;
+    pub(crate) const FLOW: u16 = 11;
     pub const VIA: u16 = 18;
-    pub const ENCAP_TYPE: u16 = 21;
-    pub const ENCAP: u16 = 22;
-    pub const TTL_PROPAGATE: u16 = 26;
+    pub(crate) const ENCAP_TYPE: u16 = 21;
+    pub(crate) const ENCAP: u16 = 22;
+    pub(crate) const TTL_PROPAGATE: u16 = 26;
 }
 
 /// Fixed part of a hop within a list: length, flags, weight less one, interface.
@@ -32,7 +32,7 @@ impl HopFlags {
     /// The bits that we keep; the others speak of hardware offload.
     const KEPT: u8 = Self::DEAD | Self::ONLINK | Self::LINKDOWN;
     /// The bits that change with the link rather than with the route.
-    pub const LIVENESS: u8 = Self::DEAD | Self::LINKDOWN;
+    pub(crate) const LIVENESS: u8 = Self::DEAD | Self::LINKDOWN;
 
     /// The bits that we keep of the kernel's.
     pub(crate) fn kept(bits: u32) -> Self {
@@ -75,11 +75,10 @@ impl Hop {
     }
 
     /// Equal except for what changes with the link's state.
-    pub fn same_place(&self, other: &Self) -> bool {
-        let stable = |hop: &Self| hop.flags.0 & !HopFlags::LIVENESS;
+    pub(crate) fn same_place(&self, other: &Self) -> bool {
         (self.gateway, self.ifindex, self.weight, self.encap, self.others)
             == (other.gateway, other.ifindex, other.weight, other.encap, other.others)
-            && stable(self) == stable(other)
+            && (self.flags.0 ^ other.flags.0) & !HopFlags::LIVENESS == 0
     }
 
     /// Reads attribute `kind` if it belongs to a next hop; `false` if not.
@@ -193,7 +192,7 @@ impl Via {
     }
 
     /// Whether both have the same next hops in the same order, except for what changes with the state of links.
-    pub fn same_places(&self, other: &Self) -> bool {
+    pub(crate) fn same_places(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(one), Self::Object(two)) => one == two,
             (Self::Object(_), _) | (_, Self::Object(_)) => false,

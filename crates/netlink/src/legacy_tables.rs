@@ -74,15 +74,18 @@ fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<LegacyT
     let mut info = vec![0; INFO];
     info[..name.len()].copy_from_slice(name.as_bytes());
     ask(socket, family, GET_INFO, &mut info)?;
-    let number = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-    let five = |at: usize| [0, 1, 2, 3, 4].map(|index| number(at + 4 * index));
-    let size = number(80);
+    let size = number(&info, 80);
     let mut entries = vec![0; BEFORE_ENTRIES + size as usize];
     entries[..name.len()].copy_from_slice(name.as_bytes());
     entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
     ask(socket, family, GET_ENTRIES, &mut entries)?;
     entries.drain(..BEFORE_ENTRIES);
-    Ok(LegacyTable { hooks: number(NAME), first: five(36), policy: five(56), entries })
+    let [first, policy] = [36, 56].map(|start| [0, 1, 2, 3, 4].map(|hook| number(&info, start + 4 * hook)));
+    Ok(LegacyTable { hooks: number(&info, NAME), first, policy, entries })
+}
+
+fn number(info: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]])
 }
 
 /// Queries a socket option; `value` contains the query and then the answer.

@@ -57,6 +57,6 @@ pub use netconf::Netconf;
 pub use next_hop::{NextHop, Object};
 pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
 pub use rule::Rule;
-pub use sysctl::{LinkSysctls, SysctlFiles, Sysctls};
+pub use sysctl::{LinkSysctls, Sysctls};
 pub use watch::{Audit, Options, Statistics, Watch};
 pub use xfrm_tables::{SaKey, SaState, XfrmSas, XfrmTables};

@@ -14,30 +14,30 @@ const HEADER: usize = 16;
 /// Attribute types (`IFLA_*`).
 mod ifla {
     pub const ADDRESS: u16 = 1;
-    pub const IFNAME: u16 = 3;
+    pub(crate) const IFNAME: u16 = 3;
     pub const MTU: u16 = 4;
     pub const LINK: u16 = 5;
-    pub const MASTER: u16 = 10;
-    pub const OPERSTATE: u16 = 16;
-    pub const LINKINFO: u16 = 18;
-    pub const NUM_RX_QUEUES: u16 = 32;
-    pub const LINK_NETNSID: u16 = 37;
-    pub const INFO_KIND: u16 = 1;
-    pub const INFO_DATA: u16 = 2;
-    pub const VLAN_ID: u16 = 1;
-    pub const VLAN_EGRESS_QOS: u16 = 3;
-    pub const VLAN_PROTOCOL: u16 = 5;
-    pub const MACVLAN_MODE: u16 = 1;
-    pub const HSR_SLAVE1: u16 = 1;
-    pub const HSR_SLAVE2: u16 = 2;
-    pub const VRF_TABLE: u16 = 1;
-    pub const XFRM_IF_ID: u16 = 2;
+    pub(crate) const MASTER: u16 = 10;
+    pub(crate) const OPERSTATE: u16 = 16;
+    pub(crate) const LINKINFO: u16 = 18;
+    pub(crate) const NUM_RX_QUEUES: u16 = 32;
+    pub(crate) const LINK_NETNSID: u16 = 37;
+    pub(crate) const INFO_KIND: u16 = 1;
+    pub(crate) const INFO_DATA: u16 = 2;
+    pub(crate) const VLAN_ID: u16 = 1;
+    pub(crate) const VLAN_EGRESS_QOS: u16 = 3;
+    pub(crate) const VLAN_PROTOCOL: u16 = 5;
+    pub(crate) const MACVLAN_MODE: u16 = 1;
+    pub(crate) const HSR_SLAVE1: u16 = 1;
+    pub(crate) const HSR_SLAVE2: u16 = 2;
+    pub(crate) const VRF_TABLE: u16 = 1;
+    pub(crate) const XFRM_IF_ID: u16 = 2;
 }
 /// Interface flags (`IFF_*`).
 mod iff {
     pub const UP: u32 = 1;
     pub const LOOPBACK: u32 = 8;
-    pub const RUNNING: u32 = 0x40;
+    pub(crate) const RUNNING: u32 = 0x40;
     pub const LOWER_UP: u32 = 0x1_0000;
     pub const DORMANT: u32 = 0x2_0000;
 }
@@ -240,14 +240,13 @@ fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
     let info = Attributes::new(info);
     let Some(name) = info.find(ifla::INFO_KIND)? else { return Ok(Kind::Device) };
     let data = Attributes::new(info.find(ifla::INFO_DATA)?.unwrap_or_default());
-    let missing = |kind| Malformed::Missing { kind };
     Ok(match &*attribute::text(name) {
         "veth" => Kind::Veth,
         "bridge" => Kind::Bridge,
         "vlan" => Kind::Vlan {
             id: attribute::number_u16(
                 ifla::VLAN_ID,
-                data.find(ifla::VLAN_ID)?.ok_or(missing(ifla::VLAN_ID))?,
+                data.find(ifla::VLAN_ID)?.ok_or(Malformed::Missing { kind: ifla::VLAN_ID })?,
             )?,
             // The only number of these lists in network order.
             protocol: match data.find(ifla::VLAN_PROTOCOL)? {
@@ -258,7 +257,7 @@ fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
         "vrf" => Kind::Vrf {
             table: attribute::number_u32(
                 ifla::VRF_TABLE,
-                data.find(ifla::VRF_TABLE)?.ok_or(missing(ifla::VRF_TABLE))?,
+                data.find(ifla::VRF_TABLE)?.ok_or(Malformed::Missing { kind: ifla::VRF_TABLE })?,
             )?,
         },
         // Without a number, packets name it themselves.

@@ -73,20 +73,24 @@ pub struct RouteList {
 /// # Errors
 /// The kernel's error.
 pub fn routes(protocol: u8) -> Result<RouteList, Error> {
-    let body = |family: Family| {
-        let mut body = [0; RTMSG];
-        (body[0], body[PROTOCOL_AT]) = (family.number(), protocol);
-        body
-    };
-    let ipv4 = list("list routes", libc::RTM_GETROUTE, &body(Family::V4), |message| match message {
-        Message::Route4(route) if route.body.protocol == protocol => Some(route),
-        _ => None,
-    })?;
-    let ipv6 = list("list routes", libc::RTM_GETROUTE, &body(Family::V6), |message| match message {
-        Message::Route6(route) if route.body.protocol == protocol => Some(route),
-        _ => None,
-    })?;
+    let ipv4 =
+        list("list routes", libc::RTM_GETROUTE, &request(Family::V4, protocol), |message| match message {
+            Message::Route4(route) if route.body.protocol == protocol => Some(route),
+            _ => None,
+        })?;
+    let ipv6 =
+        list("list routes", libc::RTM_GETROUTE, &request(Family::V6, protocol), |message| match message {
+            Message::Route6(route) if route.body.protocol == protocol => Some(route),
+            _ => None,
+        })?;
     Ok(RouteList { ipv4, ipv6 })
+}
+
+/// `struct rtmsg` that asks for the routes of a protocol.
+fn request(family: Family, protocol: u8) -> [u8; RTMSG] {
+    let mut body = [0; RTMSG];
+    (body[0], body[PROTOCOL_AT]) = (family.number(), protocol);
+    body
 }
 
 /// A list of both families.

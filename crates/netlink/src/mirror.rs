@@ -332,8 +332,8 @@ impl Mirror {
         if self.rules.contains(&rule) {
             self.doubt_rules(family);
         }
-        let order = |rule: &Rule| (rule.family, rule.priority);
-        let at = self.rules.partition_point(|other| order(other) <= order(&rule));
+        let at =
+            self.rules.partition_point(|other| (other.family, other.priority) <= (family, rule.priority));
         self.rules.insert(at, rule);
         self.changes.push(Change::Rules(family));
     }

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 pub(crate) const HEADER: usize = 12;
 /// Attribute types (`NDA_*`).
 mod nda {
-    pub const DST: u16 = 1;
-    pub const LLADDR: u16 = 2;
+    pub(crate) const DST: u16 = 1;
+    pub(crate) const LLADDR: u16 = 2;
 }
 /// Flags (`NTF_*`).
 mod ntf {
-    pub const USE: u8 = 1;
-    pub const PROXY: u8 = 8;
+    pub(crate) const USE: u8 = 1;
+    pub(crate) const PROXY: u8 = 8;
     pub const ROUTER: u8 = 0x80;
 }
 

@@ -15,13 +15,13 @@ const HEADER: usize = 1;
 /// Attribute types (`NETCONFA_*`).
 mod netconfa {
     pub const IFINDEX: u16 = 1;
-    pub const FORWARDING: u16 = 2;
-    pub const RP_FILTER: u16 = 3;
-    pub const MC_FORWARDING: u16 = 4;
-    pub const PROXY_NEIGH: u16 = 5;
-    pub const IGNORE_ROUTES_WITH_LINKDOWN: u16 = 6;
-    pub const BC_FORWARDING: u16 = 8;
-    pub const FORCE_FORWARDING: u16 = 9;
+    pub(crate) const FORWARDING: u16 = 2;
+    pub(crate) const RP_FILTER: u16 = 3;
+    pub(crate) const MC_FORWARDING: u16 = 4;
+    pub(crate) const PROXY_NEIGH: u16 = 5;
+    pub(crate) const IGNORE_ROUTES_WITH_LINKDOWN: u16 = 6;
+    pub(crate) const BC_FORWARDING: u16 = 8;
+    pub(crate) const FORCE_FORWARDING: u16 = 9;
 }
 
 /// In place of an interface: settings for all.

@@ -18,16 +18,16 @@ const MEMBER: usize = 8;
 mod nha {
     pub const ID: u16 = 1;
     pub const GROUP: u16 = 2;
-    pub const GROUP_TYPE: u16 = 3;
+    pub(crate) const GROUP_TYPE: u16 = 3;
     pub const BLACKHOLE: u16 = 4;
     pub const OIF: u16 = 5;
-    pub const GATEWAY: u16 = 6;
-    pub const ENCAP_TYPE: u16 = 7;
-    pub const FDB: u16 = 11;
-    pub const RES_GROUP: u16 = 12;
-    pub const RES_BUCKETS: u16 = 1;
-    pub const RES_IDLE_TIMER: u16 = 2;
-    pub const RES_UNBALANCED_TIMER: u16 = 3;
+    pub(crate) const GATEWAY: u16 = 6;
+    pub(crate) const ENCAP_TYPE: u16 = 7;
+    pub(crate) const FDB: u16 = 11;
+    pub(crate) const RES_GROUP: u16 = 12;
+    pub(crate) const RES_BUCKETS: u16 = 1;
+    pub(crate) const RES_IDLE_TIMER: u16 = 2;
+    pub(crate) const RES_UNBALANCED_TIMER: u16 = 3;
 }
 /// Group types (`NEXTHOP_GRP_TYPE_*`).
 const RESILIENT: u16 = 1;
@@ -146,14 +146,14 @@ fn read_members(value: &[u8]) -> Result<Box<[Member]>, Malformed> {
     if !value.len().is_multiple_of(MEMBER) {
         return Err(Malformed::Value { kind: nha::GROUP, length: value.len() });
     }
-    let member = |bytes: &[u8]| {
+    let members = value.chunks_exact(MEMBER).map(|bytes| {
         Ok(Member {
             id: attribute::number_u32(nha::GROUP, &bytes[..4])?,
             // Newer kernels have a high byte of the weight; older ones leave it zero.
             weight: (u16::from(bytes[5]) << 8 | u16::from(bytes[4])).saturating_add(1),
         })
-    };
-    value.chunks_exact(MEMBER).map(member).collect()
+    });
+    members.collect()
 }
 
 fn read_resilient(value: &[u8]) -> Result<Resilient, Malformed> {

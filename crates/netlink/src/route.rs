@@ -16,34 +16,34 @@ use std::net::IpAddr;
 const HEADER: usize = 12;
 /// Within it.
 mod at {
-    pub const DST_LENGTH: usize = 1;
-    pub const SRC_LENGTH: usize = 2;
+    pub(crate) const DST_LENGTH: usize = 1;
+    pub(crate) const SRC_LENGTH: usize = 2;
     pub const TOS: usize = 3;
     pub const TABLE: usize = 4;
     pub const PROTOCOL: usize = 5;
-    pub const SCOPE: usize = 6;
+    pub(crate) const SCOPE: usize = 6;
     pub const KIND: usize = 7;
     pub const FLAGS: std::ops::Range<usize> = 8..12;
 }
 /// Attribute types (`RTA_*`); those of hops are in `hop`.
 mod rta {
-    pub const DST: u16 = 1;
-    pub const SRC: u16 = 2;
+    pub(crate) const DST: u16 = 1;
+    pub(crate) const SRC: u16 = 2;
     pub const OIF: u16 = 4;
     pub const PRIORITY: u16 = 6;
-    pub const PREFSRC: u16 = 7;
+    pub(crate) const PREFSRC: u16 = 7;
     pub const METRICS: u16 = 8;
-    pub const MULTIPATH: u16 = 9;
-    pub const CACHEINFO: u16 = 12;
+    pub(crate) const MULTIPATH: u16 = 9;
+    pub(crate) const CACHEINFO: u16 = 12;
     pub const TABLE: u16 = 15;
-    pub const PREF: u16 = 20;
-    pub const NH_ID: u16 = 30;
+    pub(crate) const PREF: u16 = 20;
+    pub(crate) const NH_ID: u16 = 30;
 }
 /// Metric types (`RTAX_*`).
 mod rtax {
-    pub const LOCK: u16 = 1;
+    pub(crate) const LOCK: u16 = 1;
     pub const MTU: u16 = 2;
-    pub const HOPLIMIT: u16 = 10;
+    pub(crate) const HOPLIMIT: u16 = 10;
 }
 /// A copy that the kernel made for one destination: not a route of a table.
 pub(crate) const CLONED: u32 = 0x200;
@@ -55,7 +55,7 @@ pub const TABLE_MAIN: u32 = 254;
 /// The table that is searched last.
 pub const TABLE_DEFAULT: u32 = 253;
 /// Scope of a route whose destination is this machine.
-pub const SCOPE_HOST: u8 = 254;
+pub(crate) const SCOPE_HOST: u8 = 254;
 
 /// What a route does with a packet (`RTN_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

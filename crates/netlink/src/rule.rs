@@ -19,18 +19,18 @@ const TO_TABLE: u8 = 1;
 const INVERT: u32 = 2;
 /// Attribute types (`FRA_*`).
 mod fra {
-    pub const DST: u16 = 1;
-    pub const SRC: u16 = 2;
+    pub(crate) const DST: u16 = 1;
+    pub(crate) const SRC: u16 = 2;
     pub const IIFNAME: u16 = 3;
     pub const PRIORITY: u16 = 6;
-    pub const FWMARK: u16 = 10;
-    pub const SUPPRESS_IFGROUP: u16 = 13;
-    pub const SUPPRESS_PREFIXLEN: u16 = 14;
+    pub(crate) const FWMARK: u16 = 10;
+    pub(crate) const SUPPRESS_IFGROUP: u16 = 13;
+    pub(crate) const SUPPRESS_PREFIXLEN: u16 = 14;
     pub const TABLE: u16 = 15;
-    pub const FWMASK: u16 = 16;
+    pub(crate) const FWMASK: u16 = 16;
     pub const OIFNAME: u16 = 17;
-    pub const PAD: u16 = 18;
-    pub const L3MDEV: u16 = 19;
+    pub(crate) const PAD: u16 = 18;
+    pub(crate) const L3MDEV: u16 = 19;
     pub const PROTOCOL: u16 = 21;
 }
 

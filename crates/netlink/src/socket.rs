@@ -35,13 +35,13 @@ const ANSWER_MS: i32 = 30_000;
 pub mod flag {
     pub const REQUEST: u16 = 1;
     pub const ACK: u16 = 4;
-    pub const DUMP_INTERRUPTED: u16 = 0x10;
+    pub(crate) const DUMP_INTERRUPTED: u16 = 0x10;
     pub const DUMP: u16 = 0x300;
     pub const REPLACE: u16 = 0x100;
-    pub const CREATE: u16 = 0x400;
-    pub const EXCLUSIVE: u16 = 0x200;
+    pub(crate) const CREATE: u16 = 0x400;
+    pub(crate) const EXCLUSIVE: u16 = 0x200;
     /// On an answer: attributes with the kernel's text follow.
-    pub const ACK_ATTRIBUTES: u16 = 0x200;
+    pub(crate) const ACK_ATTRIBUTES: u16 = 0x200;
 }
 
 /// A routing socket.
@@ -61,7 +61,7 @@ impl Socket {
     }
 
     /// Opens a socket of another part of the kernel, `NETLINK_XFRM` for example.
-    pub fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
+    pub(crate) fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
         let doing = "open a netlink socket";
         let wrap = |source| Error::System { doing, source };
         let mut inner = netlink_sys::Socket::new(protocol).map_err(wrap)?;
@@ -122,22 +122,20 @@ impl Socket {
     /// Makes the kernel drop messages about bridge ports and their forwarding databases, and about buckets of
     /// resilient groups: on a host with many guests that is most of the traffic, and it is not needed here.
     fn filter_bridge_messages(&mut self) -> io::Result<()> {
-        use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
+        use libc::{BPF_JGE, BPF_JMP, BPF_K, BPF_RET};
         // The low byte of the message type, and the family: the first byte after the header.
         let (kind, family) = (if cfg!(target_endian = "little") { 4 } else { 5 }, message::HEADER as u32);
-        let load = |at| step(BPF_LD | BPF_B | BPF_ABS, at, 0, 0);
-        let equal = |value: u16, jt, jf| step(BPF_JMP | BPF_JEQ | BPF_K, u32::from(value), jt, jf);
         let (keep, drop) = (step(BPF_RET | BPF_K, u32::MAX, 0, 0), step(BPF_RET | BPF_K, 0, 0, 0));
         let mut program = [
-            load(kind),
+            load_byte(kind),
             step(BPF_JMP | BPF_JGE | BPF_K, NEWNEXTHOPBUCKET, 7, 0), // and all beyond: drop
-            equal(libc::RTM_NEWLINK, 4, 0),
-            equal(libc::RTM_DELLINK, 3, 0),
-            equal(libc::RTM_NEWNEIGH, 2, 0),
-            equal(libc::RTM_DELNEIGH, 1, 0),
+            jump_if(libc::RTM_NEWLINK, 4, 0),
+            jump_if(libc::RTM_DELLINK, 3, 0),
+            jump_if(libc::RTM_NEWNEIGH, 2, 0),
+            jump_if(libc::RTM_DELNEIGH, 1, 0),
             keep,
-            load(family),
-            equal(libc::AF_BRIDGE as u16, 0, 1),
+            load_byte(family),
+            jump_if(libc::AF_BRIDGE as u16, 0, 1),
             drop,
             keep,
         ];
@@ -232,7 +230,7 @@ impl Socket {
     }
 
     /// Requests a dump. Its pieces are then received; [`answer_end`] recognizes the last one.
-    pub fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
+    pub(crate) fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
         self.ask(kind, flag::DUMP, body)
     }
 
@@ -260,8 +258,17 @@ fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
+fn load_byte(at: u32) -> libc::sock_filter {
+    step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at, 0, 0)
+}
+
+/// Skips so many steps if the byte has this value, or so many otherwise.
+fn jump_if(value: u16, equal: u8, other: u8) -> libc::sock_filter {
+    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, u32::from(value), equal, other)
+}
+
 /// Whether a message ends an answer, and how: done, or refused.
-pub fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(), Error>> {
+pub(crate) fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(), Error>> {
     let code = match i32::from(raw.kind) {
         libc::NLMSG_ERROR | libc::NLMSG_DONE => raw.body.get(..4)?,
         _ => return None,

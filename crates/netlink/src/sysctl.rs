@@ -256,7 +256,7 @@ impl OfLink {
 
 /// The settings of one network namespace, with their files kept open.
 #[derive(Debug)]
-pub struct SysctlFiles {
+pub(crate) struct SysctlFiles {
     general: Files,
     last: Sysctls,
     accepts_all: u32,
@@ -318,12 +318,15 @@ impl SysctlFiles {
         let failed = self.general.failed.take().or(own);
         self.say(failed);
         let (accepts, redirects) = (self.accepts_all != 0, self.redirects_all != 0);
-        let value = |link: &OfLink| LinkSysctls {
-            accept_local: accepts || link.value.accept_local,
-            send_redirects: redirects || link.value.send_redirects,
-            ..link.value
-        };
-        self.links.iter().map(|(ifindex, link)| (*ifindex, value(link))).collect()
+        let values = self.links.iter().map(|(ifindex, link)| {
+            let value = LinkSysctls {
+                accept_local: accepts || link.value.accept_local,
+                send_redirects: redirects || link.value.send_redirects,
+                ..link.value
+            };
+            (*ifindex, value)
+        });
+        values.collect()
     }
 
     /// The links whose turn it is.

@@ -234,8 +234,9 @@ impl Watch {
         let before = self.statistics;
         self.read_events(now)?;
         let after = self.statistics;
-        let all = |of: Statistics| (of.events, of.malformed, of.overruns);
-        Ok(self.more || all(before) != all(after))
+        Ok(self.more
+            || (before.events, before.malformed, before.overruns)
+                != (after.events, after.malformed, after.overruns))
     }
 
     /// The second half: does what is due, without reading events.

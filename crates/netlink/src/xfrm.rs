@@ -291,9 +291,8 @@ fn own(raw: &Raw<'_>, owner: u16) -> Result<Option<(Key, Present)>, Malformed> {
     if user_of(fixed) != OWN | u32::from(owner) || fixed[at::DIRECTION] != FORWARD {
         return Ok(None);
     }
-    let number = |range| u32::from_ne_bytes(bytes_at(fixed, range));
-    let present =
-        Present { priority: number(at::PRIORITY), index: number(at::INDEX), action: fixed[at::ACTION] };
+    let [priority, index] = [at::PRIORITY, at::INDEX].map(|range| u32::from_ne_bytes(bytes_at(fixed, range)));
+    let present = Present { priority, index, action: fixed[at::ACTION] };
     Ok(Some((key(raw.body), present)))
 }
 

@@ -300,8 +300,9 @@ fn read_state(body: &[u8]) -> Result<SaState, Malformed> {
     let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
     let (low, high) = sent_at(kind);
     let sent = u64::from(word(low)) | high.map_or(0, |at| u64::from(word(at)) << 32);
-    let count = |at: usize| usage[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
-    Ok(SaState { sent, bytes: count(0), packets: count(8), replay: (kind, bytes), usage })
+    let [sent_bytes, packets] =
+        [0, 8].map(|at| usage[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
+    Ok(SaState { sent, bytes: sent_bytes, packets, replay: (kind, bytes), usage })
 }
 
 #[cfg(test)]

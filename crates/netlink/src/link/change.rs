@@ -37,7 +37,6 @@ fn change(name: &'static str, kind: u16, flags: u16, body: &[u8]) -> Result<(), 
 
 /// `struct ifinfomsg` and attributes of a pair.
 fn veth(name: &str, peer: &str) -> Vec<u8> {
-    let put_name = |to: &mut Vec<u8>, name: &str| put(to, ifla::IFNAME, &[name.as_bytes(), &[0]].concat());
     let mut body = vec![0; HEADER];
     put_name(&mut body, name);
     put_nested(&mut body, ifla::LINKINFO, |info| {
@@ -50,6 +49,10 @@ fn veth(name: &str, peer: &str) -> Vec<u8> {
         });
     });
     body
+}
+
+fn put_name(to: &mut Vec<u8>, name: &str) {
+    put(to, ifla::IFNAME, &[name.as_bytes(), &[0]].concat());
 }
 
 /// Events about the interfaces of a network namespace, for callers that find out themselves what has changed.

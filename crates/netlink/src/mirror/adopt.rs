@@ -130,11 +130,6 @@ impl Mirror {
         adopt_map(&mut self.addresses, fresh.addresses, |&ifindex, ours, theirs| {
             changes.push(Change::Addresses(ifindex));
             // The same ones in another order (one was promoted): not a difference.
-            let sorted = |list: Option<&Vec<Address>>| {
-                let mut list = list.cloned().unwrap_or_default();
-                list.sort_unstable();
-                list
-            };
             if sorted(ours) == sorted(theirs) {
                 return;
             }
@@ -151,8 +146,9 @@ impl Mirror {
             // What is for new interfaces affects none, and like some settings it changes without a message.
             let is_silent = copied || ifindex == netconf::DEFAULT;
             if !is_silent && ours.map(Netconf::announced) != theirs.map(Netconf::announced) {
-                let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
-                findings.note(ours.map(item), theirs.map(item));
+                let [ours, theirs] =
+                    [ours, theirs].map(|netconf| netconf.map(|&it| Item::Netconf(family, ifindex, it)));
+                findings.note(ours, theirs);
             }
         });
         self.ruled.extend(fresh.ruled);
@@ -220,8 +216,9 @@ impl Mirror {
         });
         if ours.is_empty() && theirs.is_empty() {
             let moved = before.iter().zip(&self.rules).find(|(ours, theirs)| ours != theirs);
-            let item = |rule: &Rule| Some(Item::Rule(rule.clone()));
-            moved.into_iter().for_each(|(ours, theirs)| findings.note(item(ours), item(theirs)));
+            if let Some((ours, theirs)) = moved {
+                findings.note(Some(Item::Rule(ours.clone())), Some(Item::Rule(theirs.clone())));
+            }
         }
         ours.into_iter().for_each(|rule| findings.note(Some(Item::Rule(rule.clone())), None));
         theirs.into_iter().for_each(|rule| findings.note(None, Some(Item::Rule(rule.clone()))));
@@ -231,9 +228,6 @@ impl Mirror {
     /// is applied but not reported. On a link without ARP and neighbor discovery Linux makes an entry for whatever it sends
     /// to, and announces none.
     fn adopt_neighbors(&mut self, fresh: crate::hash::Map<(u32, IpAddr), Neighbor>, findings: &mut Findings) {
-        let meaning = |neighbor: Option<&Neighbor>| {
-            neighbor.filter(|neighbor| neighbor.state & state::VALID != 0).map(|neighbor| neighbor.mac)
-        };
         let ours = std::mem::take(&mut self.neighbors);
         let gone = ours.keys().filter(|key| !fresh.contains_key(key));
         for key in fresh.keys().chain(gone) {
@@ -243,7 +237,7 @@ impl Mirror {
             }
             let link = self.links.get(&key.0);
             let is_announced = link.is_none_or(|link| link.flags & libc::IFF_NOARP as u32 == 0);
-            if is_announced && meaning(our) != meaning(their) {
+            if is_announced && valid_mac(our) != valid_mac(their) {
                 findings.note(our.copied().map(Item::Neighbor), their.copied().map(Item::Neighbor));
             }
         }
@@ -269,6 +263,17 @@ fn adopt_map<K: Ord, V: PartialEq>(
     *ours = fresh;
 }
 
+/// Addresses in an order that does not depend on which of them were promoted.
+fn sorted(list: Option<&Vec<Address>>) -> Vec<Address> {
+    let mut list = list.cloned().unwrap_or_default();
+    list.sort_unstable();
+    list
+}
+
+fn valid_mac(neighbor: Option<&Neighbor>) -> Option<Option<[u8; 6]>> {
+    neighbor.filter(|neighbor| neighbor.state & state::VALID != 0).map(|neighbor| neighbor.mac)
+}
+
 fn adopt_routes<A: prefix::Address>(
     ours: &mut Routes<A>,
     fresh: &Routes<A>,
@@ -276,11 +281,6 @@ fn adopt_routes<A: prefix::Address>(
     changes: &mut super::Changes,
     findings: &mut Findings,
 ) {
-    let item = |routes: &Routes<A>, table, prefix: Prefix<A>, list: &[BodyId]| {
-        let bodies: Vec<_> = list.iter().map(|&id| routes.bodies.body(id).clone()).collect();
-        let prefix = (prefix.first().show(), prefix.length());
-        (!bodies.is_empty()).then_some(Item::Route { table, prefix, bodies })
-    };
     let mut extra = Vec::new();
     for (number, table) in ours.tables() {
         let theirs = fresh.table(number);
@@ -291,7 +291,7 @@ fn adopt_routes<A: prefix::Address>(
     for (number, prefix) in extra {
         // What was in doubt was left to Linux, and is resolved by this.
         if !ours.needs_reread(number, prefix) {
-            findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
+            findings.note(route_item(ours, number, prefix, ours.get(number, prefix)), None);
         }
         ours.replace(number, prefix, &[], changes);
     }
@@ -306,7 +306,7 @@ fn adopt_routes<A: prefix::Address>(
         let our = ours.get(number, prefix);
         let renewed = silently_changed(ours, fresh, our, list);
         if renewed.is_none() && !ours.needs_reread(number, prefix) {
-            findings.note(item(ours, number, prefix, our), item(fresh, number, prefix, list));
+            findings.note(route_item(ours, number, prefix, our), route_item(fresh, number, prefix, list));
         }
         match renewed {
             Some(renewed) => set(ours, number, prefix, renewed, changes),
@@ -323,24 +323,37 @@ fn silently_changed<A: prefix::Address>(
     our: &[BodyId],
     their: &[BodyId],
 ) -> Option<Vec<RouteBody>> {
-    let lasting = |body: &RouteBody| {
-        let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
-        match body.via.hops().len() {
-            0 | 1 => body,
-            _ => RouteBody { protocol: 0, preferred_source: None, ..body },
-        }
-    };
     if A::FAMILY == Family::V4 {
         return None;
     }
     let pairs = pair(ours, our, their, |one, two| {
-        lasting(ours.bodies.body(one)).same_route(&lasting(fresh.bodies.body(two)))
+        without_advertised(ours.bodies.body(one)).same_route(&without_advertised(fresh.bodies.body(two)))
     })?;
     let renewed = pairs.into_iter().map(|(our, their)| match their {
         Some(their) => fresh.bodies.body(their).clone(),
         None => ours.bodies.body(our).clone(),
     });
     Some(renewed.collect())
+}
+
+/// A route without what advertisements of routers change silently.
+fn without_advertised(body: &RouteBody) -> RouteBody {
+    let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
+    match body.via.hops().len() {
+        0 | 1 => body,
+        _ => RouteBody { protocol: 0, preferred_source: None, ..body },
+    }
+}
+
+fn route_item<A: prefix::Address>(
+    routes: &Routes<A>,
+    table: u32,
+    prefix: Prefix<A>,
+    list: &[BodyId],
+) -> Option<Item> {
+    let bodies: Vec<_> = list.iter().map(|&id| routes.bodies.body(id).clone()).collect();
+    let prefix = (prefix.first().show(), prefix.length());
+    (!bodies.is_empty()).then_some(Item::Route { table, prefix, bodies })
 }
 
 /// Which listed route each of ours is, or `None` where a list of the kernel does not show one that is still there.

@@ -36,7 +36,7 @@ pub(crate) struct Bodies {
 impl Bodies {
     /// The ID of this body, with one more route that uses it.
     #[inline]
-    pub fn intern(&mut self, body: RouteBody) -> BodyId {
+    pub(crate) fn intern(&mut self, body: RouteBody) -> BodyId {
         if let Some(slot) = self.slots.get_mut(self.last as usize)
             && slot.routes > 0
             && *slot.body == body

@@ -122,13 +122,13 @@ impl Mirror {
     }
 
     pub(super) fn subject<A: Address>(&self, route: &RouteMessage<A>) -> Subject<A> {
-        let is_down =
-            |ifindex: u32| self.link(ifindex).is_none_or(|link: &Link| !link.up() || !link.carrier());
         let expected_gone = route.event == RouteEvent::Deleted
             && match &route.body.via {
                 Via::Nowhere => false,
                 Via::Object(id) => self.next_hop(*id).is_none(),
-                via => via.hops().iter().all(|hop| is_down(hop.ifindex)),
+                via => via.hops().iter().all(|hop| {
+                    self.link(hop.ifindex).is_none_or(|link: &Link| !link.up() || !link.carrier())
+                }),
             };
         Subject { table: route.table, prefix: route.prefix, expected_gone }
     }

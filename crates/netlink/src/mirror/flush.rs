@@ -102,12 +102,15 @@ impl Mirror {
 
     /// The table of a link's own routes: its VRF's, or the main one.
     pub fn table_of(&self, ifindex: u32) -> u32 {
-        let vrf = |link: u32| match self.links.get(&link)?.kind {
+        let master = self.links.get(&ifindex).and_then(|link| link.master);
+        self.vrf_table(ifindex).or_else(|| self.vrf_table(master?)).unwrap_or(TABLE_MAIN)
+    }
+
+    fn vrf_table(&self, ifindex: u32) -> Option<u32> {
+        match self.links.get(&ifindex)?.kind {
             Kind::Vrf { table } => Some(table),
             _ => None,
-        };
-        let master = self.links.get(&ifindex).and_then(|link| link.master);
-        vrf(ifindex).or_else(|| vrf(master?)).unwrap_or(TABLE_MAIN)
+        }
     }
 
     /// Marks an object as changed, and with it its groups.
@@ -157,19 +160,18 @@ impl Mirror {
     }
 
     fn groups_with(&self, id: u32) -> Vec<u32> {
-        let holds = |object: &Object| match object {
+        let groups = self.next_hops.values().filter(|next_hop| match &next_hop.object {
             Object::Group { members, .. } => members.iter().any(|member| member.id == id),
             _ => false,
-        };
-        self.next_hops.values().filter(|next_hop| holds(&next_hop.object)).map(|group| group.id).collect()
+        });
+        groups.map(|group| group.id).collect()
     }
 
     fn flush_objects_on(&mut self, ifindex: u32) {
-        let on_link = |object: &Object| matches!(object, Object::Hop(hop) if hop.ifindex == ifindex);
         let ids: Vec<u32> = self
             .next_hops
             .values()
-            .filter(|next_hop| on_link(&next_hop.object))
+            .filter(|next_hop| matches!(&next_hop.object, Object::Hop(hop) if hop.ifindex == ifindex))
             .map(|next_hop| next_hop.id)
             .collect();
         for id in ids {
@@ -189,8 +191,9 @@ fn select<A: Address>(routes: &Routes<A>, wanted: impl Fn(&RouteBody) -> bool) -
 
 /// Marks the hops on a link in every body, and removes the routes that go with that.
 fn flush<A: Address>(routes: &mut Routes<A>, changes: &mut super::Changes, mark: Mark, flush: Flush) {
-    let on_link = |body: &RouteBody| body.via.hops().iter().any(|hop| hop.ifindex == mark.ifindex);
-    let touched: Vec<_> = routes.bodies().filter(|(_, body)| on_link(body)).map(|(id, _)| id).collect();
+    let on_link =
+        routes.bodies().filter(|(_, body)| body.via.hops().iter().any(|hop| hop.ifindex == mark.ifindex));
+    let touched: Vec<_> = on_link.map(|(id, _)| id).collect();
     let mut gone = vec![false; routes.bodies.bound()];
     let mut any_gone = false;
     for id in touched {

@@ -100,9 +100,10 @@ fn put6(
     let same = first(list, |id| peer(id) && bodies.body(id).via.same_places(&body.via));
     // Whether Linux combines a route from an advertisement with others depends on who has added it, which the message
     // does not say.
-    let from_advertisement = |id: BodyId| bodies.body(id).protocol == FROM_ADVERTISEMENT;
-    let advertised =
-        list.iter().any(|&id| peer(id) && id != new && (from_advertisement(id) || from_advertisement(new)));
+    let advertised = list.iter().any(|&id| {
+        let protocols = [bodies.body(id).protocol, body.protocol];
+        peer(id) && id != new && protocols.contains(&FROM_ADVERTISEMENT)
+    });
     let (at, certain) = match event {
         RouteEvent::Listed => (first(list, |id| alike(id) && joins(body)), true),
         RouteEvent::Replaced => {
@@ -126,8 +127,11 @@ fn put6(
         Some(at) => released.push(std::mem::replace(&mut list[at], new)),
         None => {
             // Routes for some sources are in trees of their own, so they have no order among others.
-            let key = |body: &RouteBody| (body.source, body.priority);
-            list.insert(first(list, |id| key(bodies.body(id)) > key(body)).unwrap_or(list.len()), new);
+            let behind = first(list, |id| {
+                let other = bodies.body(id);
+                (other.source, other.priority) > (body.source, body.priority)
+            });
+            list.insert(behind.unwrap_or(list.len()), new);
         }
     }
     Fit::certain_if(certain && (!advertised || event == RouteEvent::Listed))
@@ -142,12 +146,14 @@ pub(super) fn take(
     released: &mut Vec<BodyId>,
 ) -> Fit {
     let exact = |id: BodyId| bodies.body(id).same_route(gone);
-    // Linux distinguishes IPv6 routes by metric and next hop, and changes the rest without a message.
-    let alike = |id: BodyId| {
-        let body = bodies.body(id);
-        family == Family::V6 && peers(body, gone) && body.via.same_places(&gone.via)
-    };
-    if let Some(at) = first(list, exact).or_else(|| first(list, alike)) {
+    let found = first(list, exact).or_else(|| {
+        // Linux distinguishes IPv6 routes by metric and next hop, and changes the rest without a message.
+        first(list, |id| {
+            let body = bodies.body(id);
+            family == Family::V6 && peers(body, gone) && body.via.same_places(&gone.via)
+        })
+    });
+    if let Some(at) = found {
         let others = list.iter().filter(|&&id| exact(id)).count();
         released.push(list.remove(at));
         return Fit::certain_if(others < 2);
@@ -192,8 +198,10 @@ pub(super) fn joins(body: &RouteBody) -> bool {
 }
 
 fn contains(hops: &[Hop], wanted: &Hop) -> bool {
-    let place = |hop: &Hop| (hop.gateway, hop.ifindex, hop.encap, hop.others);
-    hops.iter().any(|hop| place(hop) == place(wanted))
+    hops.iter().any(|hop| {
+        (hop.gateway, hop.ifindex, hop.encap, hop.others)
+            == (wanted.gateway, wanted.ifindex, wanted.encap, wanted.others)
+    })
 }
 
 /// Whether `whole` contains all hops of `part`.

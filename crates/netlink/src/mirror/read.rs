@@ -90,11 +90,13 @@ impl Mirror {
     /// ask whether one was ever added, which matters where one of the two default rules is missing.
     pub fn may_ignore_rules(&self, family: Family) -> bool {
         let mut rules = self.rules.iter().filter(|rule| rule.family == family).peekable();
-        let has = |table| self.rules.iter().any(|rule| rule.family == family && rule.table == table);
+        let has_both = [TABLE_LOCAL, TABLE_MAIN]
+            .iter()
+            .all(|table| self.rules.iter().any(|rule| rule.family == family && rule.table == *table));
         family == Family::V6
             && rules.peek().is_some()
             && rules.all(|rule| rule.standard() && !rule.l3mdev)
-            && !(has(TABLE_LOCAL) && has(TABLE_MAIN))
+            && !has_both
     }
 
     /// Whether a family has rules beyond the default ones and that of VRFs, so that the destination alone does not
@@ -131,8 +133,9 @@ impl Mirror {
     /// Whether the kernel would send over a hop: its link is up, it is not dead, and its link has
     /// carrier or does not mind.
     pub fn usable(&self, family: Family, hop: &Hop) -> bool {
-        let ignored = || hop.flags.has(HopFlags::LINKDOWN) && self.ignores_linkdown(family, hop.ifindex);
-        self.link(hop.ifindex).is_some_and(Link::up) && !hop.flags.has(HopFlags::DEAD) && !ignored()
+        self.link(hop.ifindex).is_some_and(Link::up)
+            && !hop.flags.has(HopFlags::DEAD)
+            && !(hop.flags.has(HopFlags::LINKDOWN) && self.ignores_linkdown(family, hop.ifindex))
     }
 
     /// The next hops of a route: its own, those of its object, or those of its group's objects.
@@ -171,11 +174,16 @@ impl Mirror {
         table: u32,
         prefix: Prefix<A>,
     ) -> Option<(BodyId, &'a RouteBody)> {
-        let usable = |body: &RouteBody| body.kind.refuses() || self.leads_on(A::FAMILY, body);
-        let selects = |body: &RouteBody| body.tos != 0 || body.source.is_some();
-        let all = routes.get(table, prefix).iter().copied();
-        let list: Vec<BodyId> = all.filter(|&id| !selects(routes.bodies.body(id))).collect();
-        match self.choose(routes, table, prefix, &list, |id| usable(routes.bodies.body(id))) {
+        let for_all_packets = routes.get(table, prefix).iter().copied().filter(|&id| {
+            let body = routes.bodies.body(id);
+            body.tos == 0 && body.source.is_none()
+        });
+        let list: Vec<BodyId> = for_all_packets.collect();
+        let choice = self.choose(routes, table, prefix, &list, |id| {
+            let body = routes.bodies.body(id);
+            body.kind.refuses() || self.leads_on(A::FAMILY, body)
+        });
+        match choice {
             Choice::Route(id) => Some((id, routes.bodies.body(id))),
             Choice::Nothing | Choice::Unknown => None,
         }

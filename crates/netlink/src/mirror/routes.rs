@@ -144,8 +144,8 @@ impl<A: Address> Routes<A> {
     /// forward its packets.
     #[inline]
     pub fn in_doubt(&self, table: u32, prefix: Prefix<A>) -> bool {
-        let is_in = |set: &BTreeSet<_>| !set.is_empty() && set.contains(&(table, prefix));
-        is_in(&self.in_doubt) || is_in(&self.exceptions)
+        let sets = [&self.in_doubt, &self.exceptions];
+        sets.into_iter().any(|set| !set.is_empty() && set.contains(&(table, prefix)))
     }
 
     /// The prefixes of a table that are in doubt, with or without routes; a prefix may come twice.

@@ -25,7 +25,7 @@ mod message {
     pub const END: u16 = 0x11;
     pub const NEW_TABLE: u16 = 0;
     pub const GET_TABLE: u16 = 1;
-    pub const DELETE_TABLE: u16 = 2;
+    pub(crate) const DELETE_TABLE: u16 = 2;
     pub const NEW_CHAIN: u16 = 3;
     pub const NEW_RULE: u16 = 6;
 }
@@ -225,16 +225,9 @@ fn write_match(list: &mut Vec<u8>, asked: &Match) {
     if let Some(mask) = mask {
         write_bitwise(list, mask, &vec![0; mask.len()]);
     }
-    let compared = |equal: bool, list: &mut Vec<u8>, data: &[u8]| {
-        expression(list, "cmp", |fields| {
-            attribute(fields, 1, &REGISTER.to_be_bytes());
-            attribute(fields, 2, &u32::from(!equal).to_be_bytes());
-            literal(fields, 3, data);
-        });
-    };
     match asked {
-        Match::Is(_, data, _) => compared(true, list, data),
-        Match::IsNot(_, data, _) => compared(false, list, data),
+        Match::Is(_, data, _) => write_compare(list, true, data),
+        Match::IsNot(_, data, _) => write_compare(list, false, data),
         Match::Within(_, first, last) => expression(list, "range", |fields| {
             attribute(fields, 1, &REGISTER.to_be_bytes());
             attribute(fields, 2, &0u32.to_be_bytes());
@@ -242,6 +235,14 @@ fn write_match(list: &mut Vec<u8>, asked: &Match) {
             literal(fields, 4, last);
         }),
     }
+}
+
+fn write_compare(list: &mut Vec<u8>, equal: bool, data: &[u8]) {
+    expression(list, "cmp", |fields| {
+        attribute(fields, 1, &REGISTER.to_be_bytes());
+        attribute(fields, 2, &u32::from(!equal).to_be_bytes());
+        literal(fields, 3, data);
+    });
 }
 
 /// Keeps the bits of the register that are in the mask, and inverts those of `inverted`.

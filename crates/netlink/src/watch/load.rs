@@ -195,7 +195,7 @@ impl Load {
 
     /// Whether a finished dump may be used. An audit waits first: for some changes there are events just after a dump
     /// can see them, and they would look like differences. The caller reads all events between two calls.
-    pub fn may_finish(&mut self, socket: &mut Socket, now: Instant) -> Result<bool, Error> {
+    pub(crate) fn may_finish(&mut self, socket: &mut Socket, now: Instant) -> Result<bool, Error> {
         if self.reason != Reason::Audit || self.announced {
             return Ok(true);
         }
