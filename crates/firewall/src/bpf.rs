@@ -97,12 +97,9 @@ impl Part for OnInterfaces {
                 if points & 1 << bit == 0 {
                     continue;
                 }
-                let why = || format!("BPF program at {} of {}", point.name, names.name(ifindex));
-                if point.incoming {
-                    entries.add_in(Feature::TcFilter, names, ifindex, why);
-                } else {
-                    entries.add_out(Feature::TcFilter, names, ifindex, why);
-                }
+                entries.add_at(Feature::TcFilter, names, ifindex, point.incoming, || {
+                    format!("BPF program at {} of {}", point.name, names.name(ifindex))
+                });
             }
         }
     }
@@ -158,19 +155,18 @@ impl Part for AtNetfilter {
             found.insert(id, what);
             last = id;
         }
-        let matter = |links: &BTreeMap<u32, Option<(u32, u32)>>| -> Vec<_> {
-            links.iter().filter_map(|(&id, what)| what.map(|what| (id, what))).collect()
-        };
-        let changed = matter(&self.known) != matter(&found);
-        self.known = found;
-        Ok(changed)
+        let before = std::mem::replace(&mut self.known, found);
+        let [before, now] =
+            [&before, &self.known].map(|links| links.iter().filter(|(_, hook)| hook.is_some()));
+        Ok(!before.eq(now))
     }
 
     fn analyse(&self, _: &Names, entries: &mut Entries) {
         for (id, what) in &self.known {
             let Some((family, hook @ (0 | 2..=4))) = what else { continue };
-            let has = |number: i32| *family == number as u32 || *family == 1;
-            let families = Families { ipv4: has(libc::AF_INET), ipv6: has(libc::AF_INET6) };
+            let [ipv4, ipv6] =
+                [libc::AF_INET, libc::AF_INET6].map(|number| *family == number as u32 || *family == 1);
+            let families = Families { ipv4, ipv6 };
             // Only ICMP errors about routed packets pass output.
             let traffic = if *hook == 3 { families.errors() } else { families.all() };
             let hook = ["prerouting", "", "forward", "output", "postrouting"][*hook as usize];

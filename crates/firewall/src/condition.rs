@@ -145,19 +145,21 @@ impl Condition {
         if family.is_some_and(|family| !families.has(family)) {
             return None;
         }
-        let found = |device: &Option<Device>| device.as_ref().map(|device| names.find(device));
-        let (input, output) = (found(&self.input), found(&self.output));
+        let [input, output] = [&self.input, &self.output].map(|device| Some(names.find(device.as_ref()?)));
         if [input, output].contains(&Some(NamedInterface::Nothing)) {
             return None;
         }
-        let index = |found| if let Some(NamedInterface::Index(index)) = found { Some(index) } else { None };
+        let [input, output] = [input, output].map(|found| match found {
+            Some(NamedInterface::Index(index)) => Some(index),
+            _ => None,
+        });
         let protocol = self.protocol(family);
         let [source_ports, destination_ports] = self.ports(protocol);
         let addresses = self.addresses(family);
-        let matching = Match { input: index(input), protocol, addresses, source_ports, destination_ports };
+        let matching = Match { input, protocol, addresses, source_ports, destination_ports };
         let open = Match { addresses: Addresses::Any, ..Match::default() };
         let unaddressed = !has_prefix(&matching.addresses);
-        Some(match (&matching, index(output)) {
+        Some(match (&matching, output) {
             (matching, None) if unaddressed && anything_of_a_family(matching) => match family {
                 Some(family) => Families::only(family).all(),
                 None => families.all(),
@@ -186,8 +188,8 @@ impl Condition {
         {
             return [None, None];
         }
-        let exact = |at| self.transport.port(at).map(|port| port..=port);
-        [exact(0).or(self.source_ports.clone()), exact(2).or(self.destination_ports.clone())]
+        [(0, &self.source_ports), (2, &self.destination_ports)]
+            .map(|(at, ports)| self.transport.port(at).map(|port| port..=port).or_else(|| ports.clone()))
     }
 
     fn addresses(&self, family: Option<Family>) -> Addresses {

@@ -35,16 +35,38 @@ impl Entries {
     }
 
     /// Adds packets that arrive on an interface or on those above it, such as VLANs.
-    pub fn add_in(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
+    pub(crate) fn add_in(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
         for upper in names.with_uppers(ifindex) {
             self.add(feature, Traffic::In(upper), &why);
         }
     }
 
     /// Adds packets that leave through an interface or through those above it.
-    pub fn add_out(&mut self, feature: Feature, names: &Names, ifindex: u32, why: impl Fn() -> String) {
+    pub(crate) fn add_out(
+        &mut self,
+        feature: Feature,
+        names: &Names,
+        ifindex: u32,
+        why: impl Fn() -> String,
+    ) {
         for upper in names.with_uppers(ifindex) {
             self.add(feature, Traffic::Out(upper), &why);
+        }
+    }
+
+    /// Adds packets that arrive on an interface, or that leave through it.
+    pub(crate) fn add_at(
+        &mut self,
+        feature: Feature,
+        names: &Names,
+        ifindex: u32,
+        incoming: bool,
+        why: impl Fn() -> String,
+    ) {
+        if incoming {
+            self.add_in(feature, names, ifindex, why);
+        } else {
+            self.add_out(feature, names, ifindex, why);
         }
     }
 

@@ -27,7 +27,7 @@ const HOOK: u16 = 12 << 8;
 const HEADER: usize = 4;
 /// Attributes.
 mod nfnla {
-    pub const HOOKNUM: u16 = 1;
+    pub(crate) const HOOKNUM: u16 = 1;
     pub const FUNCTION: u16 = 4;
     pub const MODULE: u16 = 5;
 }
@@ -149,13 +149,14 @@ fn read(
 
 /// The function in a message, unless it is known.
 fn function(raw: &Raw<'_>, family: Family, hook: &'static str) -> Result<Option<Function>, Malformed> {
-    let text = |kind| -> Result<Box<str>, Malformed> {
-        let found = Attributes::after_header(raw.body, HEADER).find(kind)?;
-        Ok(found.map(attribute::text).unwrap_or_default())
-    };
-    let (name, module) = (text(nfnla::FUNCTION)?, text(nfnla::MODULE)?);
+    let (name, module) = (text(raw, nfnla::FUNCTION)?, text(raw, nfnla::MODULE)?);
     let known = KNOWN.iter().any(|known| name.starts_with(known)) || module.starts_with("nf_defrag");
     Ok((!known).then_some(Function { family, hook, name, module }))
+}
+
+fn text(raw: &Raw<'_>, kind: u16) -> Result<Box<str>, Malformed> {
+    let found = Attributes::after_header(raw.body, HEADER).find(kind)?;
+    Ok(found.map(attribute::text).unwrap_or_default())
 }
 
 /// Virtual services of IPVS, which the kernel lists in a file.

@@ -227,8 +227,11 @@ fn special_routes<A: prefix::Address>(mirror: &Mirror, routes: &Routes<A>) -> Op
 
 /// Whether destinations are neighbors on an Ethernet link.
 fn is_on_link(mirror: &Mirror, body: &RouteBody) -> bool {
-    let is_ethernet = |ifindex| mirror.link(ifindex).is_some_and(|link| link.hardware == ETHERNET);
-    let neighbors = |hop: &Hop| hop.gateway.is_none() && hop.encap == 0 && is_ethernet(hop.ifindex);
+    let neighbors = |hop: &Hop| {
+        hop.gateway.is_none()
+            && hop.encap == 0
+            && mirror.link(hop.ifindex).is_some_and(|link| link.hardware == ETHERNET)
+    };
     match &body.via {
         Via::Object(_) => mirror.paths(body).hops.iter().any(neighbors),
         via => via.hops().iter().any(neighbors),

@@ -42,11 +42,11 @@ impl Names {
     }
 
     fn put(&mut self, link: Link) -> bool {
-        let same = |old: &Link| {
+        let is_same = self.links.get(&link.ifindex).is_some_and(|old| {
             (&old.name, &old.kind, old.master, old.lower, old.lower_namespace)
                 == (&link.name, &link.kind, link.master, link.lower, link.lower_namespace)
-        };
-        if self.links.get(&link.ifindex).is_some_and(same) {
+        });
+        if is_same {
             return false;
         }
         self.remove(link.ifindex);
@@ -84,7 +84,7 @@ impl Names {
     }
 
     /// The XFRM interfaces with this number.
-    pub fn with_if_id(&self, if_id: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn with_if_id(&self, if_id: u32) -> impl Iterator<Item = u32> + '_ {
         self.links.values().filter(move |link| link.kind == Kind::Xfrm { if_id }).map(|link| link.ifindex)
     }
 
@@ -99,7 +99,7 @@ impl Names {
     }
 
     /// An interface, and those whose packets pass through it: VLANs on it, its bond or bridge, and so on upwards.
-    pub fn with_uppers(&self, ifindex: u32) -> Vec<u32> {
+    pub(crate) fn with_uppers(&self, ifindex: u32) -> Vec<u32> {
         let mut found = vec![ifindex];
         let mut next = 0;
         while let Some(&lower) = found.get(next) {
@@ -113,9 +113,9 @@ impl Names {
                 .map(|link| link.ifindex)
                 .collect();
             let master = self.links.get(&lower).and_then(|link| link.master);
-            let is_vrf =
-                |index: &u32| self.links.get(index).is_some_and(|link| matches!(link.kind, Kind::Vrf { .. }));
-            uppers.extend(master.filter(|master| !is_vrf(master)));
+            uppers.extend(master.filter(|master| {
+                self.links.get(master).is_none_or(|link| !matches!(link.kind, Kind::Vrf { .. }))
+            }));
             uppers.retain(|upper| !found.contains(upper));
             found.append(&mut uppers);
         }

@@ -47,15 +47,15 @@ mod hook {
     pub const POSTROUTING: u32 = 4;
     pub const INGRESS: u32 = 5;
     /// Of the family netdev.
-    pub const NETDEV_INGRESS: u32 = 0;
-    pub const NETDEV_EGRESS: u32 = 1;
+    pub(crate) const NETDEV_INGRESS: u32 = 0;
+    pub(crate) const NETDEV_EGRESS: u32 = 1;
 }
 
 /// Families of tables (`NFPROTO_*`).
 mod nfproto {
     pub const INET: u8 = 1;
     pub const IPV4: u8 = 2;
-    pub const NETDEV: u8 = 5;
+    pub(crate) const NETDEV: u8 = 5;
     pub const BRIDGE: u8 = 7;
     pub const IPV6: u8 = 10;
 }

@@ -92,7 +92,7 @@ impl Slot {
     }
 
     /// Schedules it because of an event; none if the event cannot be parsed.
-    pub fn want_after(&mut self, event: Option<&Raw<'_>>, now: Instant) {
+    pub(crate) fn want_after(&mut self, event: Option<&Raw<'_>>, now: Instant) {
         match event {
             Some(event) => self.part.note_event(event),
             None => self.part.note_lost_events(),
@@ -106,7 +106,7 @@ impl Slot {
     }
 
     /// Reads it if it is due. Returns whether its content may have changed, and how long it took.
-    pub fn read_if_due(&mut self, now: Instant, names: &Names) -> Option<(bool, Duration)> {
+    pub(crate) fn read_if_due(&mut self, now: Instant, names: &Names) -> Option<(bool, Duration)> {
         self.due.filter(|&due| due <= now)?;
         let started = Instant::now();
         let read = self.part.read(names);

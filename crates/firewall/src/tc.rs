@@ -91,12 +91,9 @@ impl Part for Tc {
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {
         for Setting { feature, ifindex, incoming, what } in &self.settings {
-            let why = || format!("{what} on {}", names.name(*ifindex));
-            if *incoming {
-                entries.add_in(*feature, names, *ifindex, why);
-            } else {
-                entries.add_out(*feature, names, *ifindex, why);
-            }
+            entries.add_at(*feature, names, *ifindex, *incoming, || {
+                format!("{what} on {}", names.name(*ifindex))
+            });
         }
     }
 }

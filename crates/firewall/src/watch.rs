@@ -73,7 +73,7 @@ pub struct LinuxOnlyStatistics {
 
 /// Which parts are read after which events.
 mod slot {
-    pub const NFTABLES: usize = 0;
+    pub(crate) const NFTABLES: usize = 0;
     pub const XFRM: usize = 1;
     pub const TC: usize = 2;
 }
@@ -220,8 +220,7 @@ impl LinuxOnlyWatch {
         let gone = self.list.iter().filter(|entry| before.contains(entry) && !fresh.list.contains(entry));
         let gone =
             gone.map(|entry| format!("{} is listed but no longer present: {}", entry.feature, entry.why));
-        let known = |entry: &LinuxOnly| before.contains(entry) || self.list.contains(entry);
-        let new = fresh.list.iter().filter(|entry| !known(entry));
+        let new = fresh.list.iter().filter(|entry| !before.contains(entry) && !self.list.contains(entry));
         let new = new.map(|entry| format!("{} is present but not listed: {}", entry.feature, entry.why));
         Ok(gone.chain(new).collect())
     }

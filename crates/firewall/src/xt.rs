@@ -168,12 +168,13 @@ fn ports(info: &[u8], inverted: Option<&u8>, condition: &mut Condition) {
     else {
         return;
     };
-    let range = |(from, to): (u16, u16)| ((from, to) != (0, u16::MAX)).then_some(from..=to);
+    let [source, destination] = [source, destination]
+        .map(|(from, to): (u16, u16)| ((from, to) != (0, u16::MAX)).then_some(from..=to));
     if inverted & 1 == 0 {
-        condition.source_ports = range(source).or(condition.source_ports.take());
+        condition.source_ports = source.or(condition.source_ports.take());
     }
     if inverted & 2 == 0 {
-        condition.destination_ports = range(destination).or(condition.destination_ports.take());
+        condition.destination_ports = destination.or(condition.destination_ports.take());
     }
 }
 

@@ -109,8 +109,7 @@ fn chain(entries: &BTreeMap<usize, Entry>, name: &'static str, first: u32, polic
 
 /// What concerns connections in the chain that a verdict leads to, or in one that this leads to, and so on.
 fn reached_state(entries: &BTreeMap<usize, Entry>, verdict: Option<i32>) -> Option<Box<str>> {
-    let target = |verdict: Option<i32>| verdict.and_then(|verdict| usize::try_from(verdict).ok());
-    let mut chains: Vec<usize> = target(verdict).into_iter().collect();
+    let mut chains: Vec<usize> = chain_of(verdict).into_iter().collect();
     let mut next = 0;
     while let Some(&first) = chains.get(next) {
         next += 1;
@@ -119,10 +118,15 @@ fn reached_state(entries: &BTreeMap<usize, Entry>, verdict: Option<i32>) -> Opti
             if entry.rule.stateful.is_some() {
                 return entry.rule.stateful.clone();
             }
-            chains.extend(target(entry.verdict).filter(|chain| !chains.contains(chain)));
+            chains.extend(chain_of(entry.verdict).filter(|chain| !chains.contains(chain)));
         }
     }
     None
+}
+
+/// Where the chain starts to which a verdict leads.
+fn chain_of(verdict: Option<i32>) -> Option<usize> {
+    verdict.and_then(|verdict| usize::try_from(verdict).ok())
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u16> {
@@ -205,11 +209,10 @@ fn addresses(layout: &Layout, bytes: &[u8]) -> Condition {
 
 fn interfaces(layout: &Layout, bytes: &[u8], condition: &mut Condition) {
     let (inverted, start) = (bytes[layout.inverted], 4 * layout.address);
-    let name = |index: usize| {
-        exact_name(&bytes[start + 16 * index..][..16], &bytes[start + 32 + 16 * index..][..16])
-    };
-    condition.input = name(0).filter(|_| inverted & invert::INPUT == 0);
-    condition.output = name(1).filter(|_| inverted & invert::OUTPUT == 0);
+    let [input, output] =
+        [start, start + 16].map(|name| exact_name(&bytes[name..][..16], &bytes[name + 32..][..16]));
+    condition.input = input.filter(|_| inverted & invert::INPUT == 0);
+    condition.output = output.filter(|_| inverted & invert::OUTPUT == 0);
 }
 
 /// A full name: its mask includes the zero at its end. That of `eth+` does not.

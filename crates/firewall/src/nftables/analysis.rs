@@ -46,17 +46,18 @@ fn of_ip(ruleset: &Ruleset, base: &Base, families: Families, names: &Names, entr
     }
     let table = &base.table;
     let mut visits = 0;
-    let mut each = |chain: &str, number: usize, rule: &Rule, condition: &Condition| {
-        let traffic = match rule.stateful {
-            Some(_) => Some(families.all()),
-            None => condition.traffic(families, names),
-        };
-        if let (Some(traffic), Some(effect)) = (traffic, &rule.effect) {
-            entries.add(Feature::Nftables, traffic, || rule_title(table, chain, number, rule, effect));
-        }
-    };
     let start = Condition::default();
-    if !walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut each) {
+    let whole =
+        walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut |chain, number, rule, condition| {
+            let traffic = match rule.stateful {
+                Some(_) => Some(families.all()),
+                None => condition.traffic(families, names),
+            };
+            if let (Some(traffic), Some(effect)) = (traffic, &rule.effect) {
+                entries.add(Feature::Nftables, traffic, || rule_title(table, chain, number, rule, effect));
+            }
+        });
+    if !whole {
         entries.add(Feature::Nftables, families.all(), || {
             format!("{} leads to more than {VISITS_MAX} rules", base.title())
         });
@@ -109,11 +110,11 @@ fn why_linux(ruleset: &Ruleset, base: &Base) -> Option<String> {
         return Some(format!("{} has policy drop", base.title()));
     }
     let (mut visits, mut why) = (0, None);
-    let mut each = |chain: &str, number: usize, rule: &Rule, _: &Condition| {
+    let (table, start) = (&base.table, Condition::default());
+    let whole = walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut |chain, number, rule, _| {
         let effect = rule.effect.as_deref().unwrap_or_default();
-        why.get_or_insert_with(|| rule_title(&base.table, chain, number, rule, effect));
-    };
-    let whole = walk(ruleset, &base.table, &base.name, &Condition::default(), 0, &mut visits, &mut each);
+        why.get_or_insert_with(|| rule_title(table, chain, number, rule, effect));
+    });
     why.or_else(|| (!whole).then(|| format!("{} leads to more than {VISITS_MAX} rules", base.title())))
 }
 

@@ -20,9 +20,9 @@ mod nfta {
     /// Table, set, elements.
     pub const LIST: [u16; 3] = [1, 2, 3];
     /// Data, one expression, several.
-    pub const ELEMENT: [u16; 3] = [2, 7, 11];
-    pub const DATA_VERDICT: u16 = 2;
-    pub const EXPR_NAME: u16 = 1;
+    pub(crate) const ELEMENT: [u16; 3] = [2, 7, 11];
+    pub(crate) const DATA_VERDICT: u16 = 2;
+    pub(crate) const EXPR_NAME: u16 = 1;
 }
 /// The type of data that is a verdict.
 const VERDICT: u32 = 0xffff_ff00;
@@ -129,29 +129,30 @@ impl Elements {
 }
 
 /// The table and the set that elements in a message are of.
-pub fn set_of(list: Attributes<'_>) -> Result<Option<Names>, Malformed> {
+pub(crate) fn set_of(list: Attributes<'_>) -> Result<Option<Names>, Malformed> {
     let [table, set, _] = some(list, nfta::LIST)?.map(|value| value.map(attribute::text));
     Ok(table.zip(set).map(|(table, set)| Names { table, set }))
 }
 
 /// Whether elements in a message do anything: verdicts and expressions do. What cannot be read may.
-pub fn may_act(list: Attributes<'_>) -> bool {
-    let act = || -> Result<bool, Malformed> {
-        let [_, _, elements] = some(list, nfta::LIST)?;
-        for element in Attributes::new(elements.unwrap_or_default()) {
-            let [data, one, several] = some(Attributes::new(element?.1), nfta::ELEMENT)?;
-            let data = Attributes::new(data.unwrap_or_default());
-            if one.is_some() || several.is_some() || data.find(nfta::DATA_VERDICT)?.is_some() {
-                return Ok(true);
-            }
+pub(crate) fn may_act(list: Attributes<'_>) -> bool {
+    acts(list).unwrap_or(true)
+}
+
+fn acts(list: Attributes<'_>) -> Result<bool, Malformed> {
+    let [_, _, elements] = some(list, nfta::LIST)?;
+    for element in Attributes::new(elements.unwrap_or_default()) {
+        let [data, one, several] = some(Attributes::new(element?.1), nfta::ELEMENT)?;
+        let data = Attributes::new(data.unwrap_or_default());
+        if one.is_some() || several.is_some() || data.find(nfta::DATA_VERDICT)?.is_some() {
+            return Ok(true);
         }
-        Ok(false)
-    };
-    act().unwrap_or(true)
+    }
+    Ok(false)
 }
 
 /// Whether an expression, or one of several, counts connections.
-pub fn counts_connections(expressions: [Option<&[u8]>; 2]) -> Result<bool, Malformed> {
+pub(crate) fn counts_connections(expressions: [Option<&[u8]>; 2]) -> Result<bool, Malformed> {
     Ok(names(expressions)?.iter().any(|name| &**name == COUNT))
 }
 

@@ -12,16 +12,16 @@ use bm_wire::Family;
 
 /// Attributes of expressions, and their values.
 mod nfta {
-    pub const DATA_VALUE: u16 = 1;
-    pub const CMP: [u16; 3] = [1, 2, 3];
+    pub(crate) const DATA_VALUE: u16 = 1;
+    pub(crate) const CMP: [u16; 3] = [1, 2, 3];
     pub const RANGE: [u16; 4] = [1, 2, 3, 4];
     pub const PAYLOAD: [u16; 4] = [1, 2, 3, 4];
-    pub const META: [u16; 2] = [1, 2];
-    pub const BITWISE_SREG: u16 = 1;
-    pub const BITWISE_DREG: u16 = 2;
-    pub const BITWISE_MASK: u16 = 4;
-    pub const BITWISE_XOR: u16 = 5;
-    pub const BITWISE_OP: u16 = 6;
+    pub(crate) const META: [u16; 2] = [1, 2];
+    pub(crate) const BITWISE_SREG: u16 = 1;
+    pub(crate) const BITWISE_DREG: u16 = 2;
+    pub(crate) const BITWISE_MASK: u16 = 4;
+    pub(crate) const BITWISE_XOR: u16 = 5;
+    pub(crate) const BITWISE_OP: u16 = 6;
 }
 /// Keys of meta.
 mod meta {
@@ -30,16 +30,16 @@ mod meta {
     pub const OIF: u32 = 5;
     pub const IIFNAME: u32 = 6;
     pub const OIFNAME: u32 = 7;
-    pub const NFPROTO: u32 = 15;
-    pub const L4PROTO: u32 = 16;
+    pub(crate) const NFPROTO: u32 = 15;
+    pub(crate) const L4PROTO: u32 = 16;
 }
 /// Comparisons.
 mod op {
-    pub const EQ: u32 = 0;
-    pub const LT: u32 = 2;
-    pub const LTE: u32 = 3;
-    pub const GT: u32 = 4;
-    pub const GTE: u32 = 5;
+    pub(crate) const EQ: u32 = 0;
+    pub(crate) const LT: u32 = 2;
+    pub(crate) const LTE: u32 = 3;
+    pub(crate) const GT: u32 = 4;
+    pub(crate) const GTE: u32 = 5;
 }
 /// Bases of payload.
 const NETWORK_HEADER: u32 = 1;
@@ -69,11 +69,13 @@ impl Registers {
     /// Puts a field of `bytes` bytes into a register; `None` for an unknown one.
     fn put(&mut self, register: u32, bytes: usize, field: Option<Field>) {
         let (from, to) = (word(register), word(register) + bytes.div_ceil(4).max(1) as u32);
-        let words = |field: &Field| match field {
-            Field::Meta(_) => 4,
-            Field::Header { mask, .. } => mask.len().div_ceil(4) as u32,
-        };
-        self.0.retain(|(at, old)| *at >= to || at + words(old) <= from);
+        self.0.retain(|(at, old)| {
+            let words = match old {
+                Field::Meta(_) => 4,
+                Field::Header { mask, .. } => mask.len().div_ceil(4) as u32,
+            };
+            *at >= to || at + words <= from
+        });
         self.0.extend(field.map(|field| (from, field)));
     }
 
@@ -200,11 +202,14 @@ pub(super) fn range(
     let [register, operation, from, to] = some(list, nfta::RANGE)?;
     let field = register.and_then(number).and_then(|register| registers.get(register));
     let (Some(field), Some(op::EQ)) = (field, operation.and_then(number)) else { return Ok(()) };
-    let port = |data| Ok(bytes(data)?.and_then(|data| data.try_into().ok()).map(u16::from_be_bytes));
     if let (Some(ports), Some(from), Some(to)) = (ports_of(field, condition), port(from)?, port(to)?) {
         *ports = Some(from..=to);
     }
     Ok(())
+}
+
+fn port(data: Option<&[u8]>) -> Result<Option<u16>, Malformed> {
+    Ok(bytes(data)?.and_then(|data| data.try_into().ok()).map(u16::from_be_bytes))
 }
 
 type Ports = Option<std::ops::RangeInclusive<u16>>;

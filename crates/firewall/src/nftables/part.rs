@@ -83,7 +83,11 @@ impl Part for Nftables {
 
 /// Adds the packets that the ruleset in these messages concerns: tables, then chains, then rules, as the kernel lists
 /// them.
-pub fn from_messages(messages: &[Raw<'_>], names: &Names, entries: &mut Entries) -> Result<(), Malformed> {
+pub(crate) fn from_messages(
+    messages: &[Raw<'_>],
+    names: &Names,
+    entries: &mut Entries,
+) -> Result<(), Malformed> {
     let ruleset = read_messages(messages)?;
     analyse(&ruleset, names, entries);
     tracking::analyse(&ruleset, entries);

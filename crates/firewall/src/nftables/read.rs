@@ -8,7 +8,7 @@ use super::elements::{self, Set};
 use super::expression::{number, some};
 use super::resolve::resolve;
 use super::{
-    Base, DeviceName, Flowtable, LookupKind, Place, Rule, Ruleset, TableName, hook, nfproto, rule, tracking,
+    Base, DeviceName, Flowtable, LookupKind, Place, Ruleset, TableName, hook, nfproto, rule, tracking,
 };
 use crate::condition::Families;
 use bm_netlink::attribute::{self, Attributes};
@@ -34,23 +34,23 @@ mod message {
     pub const NEW_TABLE: u16 = 0;
     pub const GET_TABLE: u16 = 1;
     pub const NEW_CHAIN: u16 = 3;
-    pub const GET_CHAIN: u16 = 4;
+    pub(crate) const GET_CHAIN: u16 = 4;
     pub const NEW_RULE: u16 = 6;
-    pub const GET_RULE: u16 = 7;
-    pub const NEW_SET: u16 = 9;
-    pub const GET_SET: u16 = 10;
-    pub const DELETE_SET: u16 = 11;
-    pub const NEW_OBJECT: u16 = 18;
-    pub const GET_OBJECT: u16 = 19;
-    pub const DELETE_OBJECT: u16 = 20;
-    pub const NEW_ELEMENTS: u16 = 12;
-    pub const GET_ELEMENTS: u16 = 13;
-    pub const DELETE_ELEMENTS: u16 = 14;
-    pub const DELETE_RULE: u16 = 8;
-    pub const GET_GENERATION: u16 = 16;
-    pub const NEW_FLOWTABLE: u16 = 22;
-    pub const GET_FLOWTABLE: u16 = 23;
-    pub const DELETE_FLOWTABLE: u16 = 24;
+    pub(crate) const GET_RULE: u16 = 7;
+    pub(crate) const NEW_SET: u16 = 9;
+    pub(crate) const GET_SET: u16 = 10;
+    pub(crate) const DELETE_SET: u16 = 11;
+    pub(crate) const NEW_OBJECT: u16 = 18;
+    pub(crate) const GET_OBJECT: u16 = 19;
+    pub(crate) const DELETE_OBJECT: u16 = 20;
+    pub(crate) const NEW_ELEMENTS: u16 = 12;
+    pub(crate) const GET_ELEMENTS: u16 = 13;
+    pub(crate) const DELETE_ELEMENTS: u16 = 14;
+    pub(crate) const DELETE_RULE: u16 = 8;
+    pub(crate) const GET_GENERATION: u16 = 16;
+    pub(crate) const NEW_FLOWTABLE: u16 = 22;
+    pub(crate) const GET_FLOWTABLE: u16 = 23;
+    pub(crate) const DELETE_FLOWTABLE: u16 = 24;
 }
 /// Attributes.
 mod nfta {
@@ -59,14 +59,14 @@ mod nfta {
     pub const HOOK: [u16; 3] = [1, 3, 4];
     /// Table, chain, userdata.
     pub const RULE: [u16; 3] = [1, 2, 7];
-    pub const RULE_TABLE: u16 = 1;
+    pub(crate) const RULE_TABLE: u16 = 1;
     /// Table, name, hook.
-    pub const FLOWTABLE: [u16; 3] = [1, 2, 3];
+    pub(crate) const FLOWTABLE: [u16; 3] = [1, 2, 3];
     /// Of a request for elements.
-    pub const ELEMENTS_TABLE: u16 = 1;
-    pub const ELEMENTS_SET: u16 = 2;
-    pub const DEVICE_NAME: u16 = 1;
-    pub const GENERATION_ID: u16 = 1;
+    pub(crate) const ELEMENTS_TABLE: u16 = 1;
+    pub(crate) const ELEMENTS_SET: u16 = 2;
+    pub(crate) const DEVICE_NAME: u16 = 1;
+    pub(crate) const GENERATION_ID: u16 = 1;
 }
 /// A table whose chains are all switched off.
 const DORMANT: u32 = 1;
@@ -79,7 +79,7 @@ const fn kind(message: u16) -> u16 {
 
 /// Whether a message is about a change of a table, a chain, a rule, a set, a named object or a flowtable, or of elements
 /// that do something. Other elements do not matter.
-pub fn is_event(raw: &Raw<'_>) -> bool {
+pub(crate) fn is_event(raw: &Raw<'_>) -> bool {
     if raw.kind >> 8 != SUBSYSTEM {
         return false;
     }
@@ -96,7 +96,7 @@ pub fn is_event(raw: &Raw<'_>) -> bool {
 }
 
 /// The set to which elements that do something are added, if a message is about that.
-pub fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
+pub(crate) fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
     if raw.kind != kind(message::NEW_ELEMENTS) {
         return None;
     }
@@ -105,7 +105,7 @@ pub fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
 }
 
 /// A set by its table and name.
-pub type SetName = (TableName, Box<str>);
+pub(crate) type SetName = (TableName, Box<str>);
 
 /// What is known from one reading to the next.
 #[derive(Debug, Default)]
@@ -131,13 +131,13 @@ impl LastReading {
     }
 
     /// Elements that do something are added to a set.
-    pub fn forget_set(&mut self, name: &SetName) {
+    pub(crate) fn forget_set(&mut self, name: &SetName) {
         self.last = None;
         self.idle.retain(|(idle, _)| idle != name);
     }
 
     /// Whether there is a table that goes away with its owner, of which the kernel tells nobody.
-    pub fn has_owners(&self) -> bool {
+    pub(crate) fn has_owners(&self) -> bool {
         self.last.as_ref().is_some_and(|(_, tables)| tables.values().any(|flags| flags & OWNER != 0))
     }
 }
@@ -269,13 +269,13 @@ fn objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> 
 
 /// The elements of sets that rules look up.
 fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading) -> Result<Dumped, Error> {
-    let in_chain = |((table, _), rules): (&(TableName, Box<str>), &Vec<Rule>)| {
+    let mut wanted = BTreeSet::<SetName>::new();
+    for ((table, _), rules) in &ruleset.chains {
         let lookups = rules.iter().flat_map(|rule| &rule.lookups);
         // What a map of objects does, its type says.
         let sets = lookups.filter(|lookup| lookup.kind != LookupKind::Object);
-        sets.map(|lookup| (table.clone(), lookup.set.clone())).collect::<Vec<SetName>>()
-    };
-    let wanted: BTreeSet<SetName> = ruleset.chains.iter().flat_map(in_chain).collect();
+        wanted.extend(sets.map(|lookup| (table.clone(), lookup.set.clone())));
+    }
     let mut idle = HashSet::new();
     for name in wanted {
         let Some(set) = ruleset.sets.get_mut(&name) else { continue };
@@ -412,7 +412,7 @@ fn chain_of(raw: &Raw<'_>) -> Result<Option<(TableName, Box<str>)>, Malformed> {
 }
 
 /// The ruleset in messages that are at hand, in the order in which the kernel lists them.
-pub fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> {
+pub(crate) fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> {
     let (mut tables, mut ruleset) = (BTreeMap::new(), Ruleset::default());
     for raw in messages.iter().filter(|raw| raw.kind >> 8 == SUBSYSTEM) {
         match raw.kind & 0xff {

@@ -11,20 +11,20 @@ use bm_netlink::error::Malformed;
 
 /// Attributes.
 mod nfta {
-    pub const RULE_HANDLE: u16 = 3;
-    pub const RULE_EXPRESSIONS: u16 = 4;
-    pub const EXPR: [u16; 2] = [1, 2];
-    pub const IMMEDIATE: [u16; 2] = [1, 2];
-    pub const DATA_VERDICT: u16 = 2;
-    pub const LOOKUP: [u16; 2] = [1, 3];
-    pub const DREG_1: u16 = 1;
-    pub const DREG_2: u16 = 2;
-    pub const CT_DREG: u16 = 1;
-    pub const NAT_TYPE: u16 = 1;
-    pub const OBJREF: [u16; 2] = [1, 4];
-    pub const DYNSET: [u16; 2] = [7, 10];
-    pub const XT_NAME: u16 = 1;
-    pub const XT_INFO: u16 = 3;
+    pub(crate) const RULE_HANDLE: u16 = 3;
+    pub(crate) const RULE_EXPRESSIONS: u16 = 4;
+    pub(crate) const EXPR: [u16; 2] = [1, 2];
+    pub(crate) const IMMEDIATE: [u16; 2] = [1, 2];
+    pub(crate) const DATA_VERDICT: u16 = 2;
+    pub(crate) const LOOKUP: [u16; 2] = [1, 3];
+    pub(crate) const DREG_1: u16 = 1;
+    pub(crate) const DREG_2: u16 = 2;
+    pub(crate) const CT_DREG: u16 = 1;
+    pub(crate) const NAT_TYPE: u16 = 1;
+    pub(crate) const OBJREF: [u16; 2] = [1, 4];
+    pub(crate) const DYNSET: [u16; 2] = [7, 10];
+    pub(crate) const XT_NAME: u16 = 1;
+    pub(crate) const XT_INFO: u16 = 3;
 }
 
 /// The state of reading a rule.

@@ -16,7 +16,7 @@ mod nfta {
 
 impl TableName {
     /// Whether connections can be tracked for something in the table.
-    pub fn may_track(&self) -> bool {
+    pub(crate) fn may_track(&self) -> bool {
         let families = self.tracked();
         families.ipv4 || families.ipv6
     }
@@ -54,7 +54,7 @@ pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
 }
 
 /// The table of an object for which connections are tracked, and its description.
-pub fn of_object(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
+pub(crate) fn of_object(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
     let [Some(table), Some(name), kind] = some(list, nfta::OBJECT)? else { return Ok(None) };
     let what = match Object::of(kind.and_then(number).unwrap_or_default()) {
         Object::Plain(_) => return Ok(None),

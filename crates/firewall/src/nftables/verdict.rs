@@ -10,8 +10,8 @@ const VERDICT: [u16; 2] = [1, 2];
 mod code {
     pub const DROP: i32 = 0;
     pub const QUEUE: i32 = 3;
-    pub const JUMP: i32 = -3;
-    pub const GOTO: i32 = -4;
+    pub(crate) const JUMP: i32 = -3;
+    pub(crate) const GOTO: i32 = -4;
 }
 
 /// What becomes of a packet.
