@@ -14,7 +14,7 @@ use crate::policy::PolicyDirection;
 use crate::read::{Request, SaQuery, SpiRequest};
 use crate::request_error::RequestError;
 use crate::sa::{About, NewSa};
-use crate::usage::{Now, Usage};
+use crate::usage::{Now, Usage, UsageReading};
 use crate::write;
 
 /// The most SAs and reserved SPIs.
@@ -41,9 +41,9 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// What an SA was used for: nothing, if it is not for packets of workers.
-    pub(crate) fn usage_of(&self, key: SaKey) -> (Usage, Now) {
-        let usage = if is_of_workers(key) { (self.usage)(id(key)) } else { Usage::default() };
-        (usage, self.now)
+    pub(crate) fn usage_of(&self, key: SaKey) -> UsageReading {
+        let usage = if key.is_of_workers() { (self.usage)(key.id) } else { Usage::default() };
+        UsageReading { usage, now: self.now }
     }
 }
 
@@ -110,19 +110,17 @@ pub struct Database {
     added: u64,
 }
 
-/// SPI, destination and mark: there can be several SAs for packets with different marks.
-pub(crate) type SaKey = (u32, IpAddr, Mark);
-
-fn key(id: SaId, mark: Mark) -> SaKey {
-    (id.spi, id.destination, mark)
+/// There can be several SAs with an SPI and destination, for packets with different marks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SaKey {
+    id: SaId,
+    mark: Mark,
 }
 
-fn id((spi, destination, _): SaKey) -> SaId {
-    SaId { spi, destination }
-}
-
-fn is_of_workers((_, _, mark): SaKey) -> bool {
-    mark.matches_unmarked()
+impl SaKey {
+    pub(crate) fn is_of_workers(self) -> bool {
+        self.mark.matches_unmarked()
+    }
 }
 
 fn no_sa(id: SaId) -> RequestError {
@@ -240,11 +238,11 @@ impl Database {
     /// All SAs with an SPI and destination.
     fn with_id(&self, id: SaId) -> impl Iterator<Item = SaKey> {
         let most = Mark { value: u32::MAX, mask: u32::MAX };
-        self.sas.range(key(id, Mark::default())..=key(id, most)).map(|(key, _)| *key)
+        self.sas.range(SaKey { id, mark: Mark::default() }..=SaKey { id, mark: most }).map(|(key, _)| *key)
     }
 
     fn find(&self, SaQuery { id, mark }: SaQuery) -> Result<SaKey, RequestError> {
-        self.with_id(id).find(|(.., of)| of.matches(mark)).ok_or_else(|| no_sa(id))
+        self.with_id(id).find(|key| key.mark.matches(mark)).ok_or_else(|| no_sa(id))
     }
 
     fn add_sa(
@@ -256,7 +254,8 @@ impl Database {
         answer: &mut Answer,
     ) -> Result<(), RequestError> {
         let NewSa { mut sa, direction, mark, about, sent, received, before } = new;
-        let (id, new_key) = (sa.id(), key(sa.id(), mark));
+        let id = sa.id();
+        let new_key = SaKey { id, mark };
         let known = self.find(SaQuery { id, mark: mark.lookup() }).ok();
         let reserved = known.map(|known| self.sas[&known].sa.is_none());
         match (is_update, reserved) {
@@ -276,7 +275,7 @@ impl Database {
             }
             _ => {}
         }
-        if is_of_workers(new_key) && (context.is_configured)(id) {
+        if new_key.is_of_workers() && (context.is_configured)(id) {
             let why = format!("[ipsec] of the configuration has an SA with {id}");
             return Err(RequestError::new(errno::EXISTS, why));
         }
@@ -288,8 +287,8 @@ impl Database {
         }
         // Two senders with the same keys would use the same sequence numbers.
         let fingerprint = (sa.direction == Direction::Out).then(|| sa.fingerprint());
-        let same = |entry: &&Entry| entry.fingerprint.is_some() && entry.fingerprint == fingerprint;
-        if let Some(other) = self.sas.values().find(same).and_then(|entry| entry.sa.as_ref()) {
+        let same = self.sas.values().find(|entry| fingerprint.is_some() && entry.fingerprint == fingerprint);
+        if let Some(other) = same.and_then(|entry| entry.sa.as_ref()) {
             let why = format!("the SA with {} has the same keys: each outbound SA needs its own", other.id());
             return Err(RequestError::new(errno::EXISTS, why));
         }
@@ -300,9 +299,9 @@ impl Database {
         let event = Raw { kind: kind::NEW_SA, flags: 0, sequence: 0, port: 0, body: &[] };
         let usage = before.map_or_else(Usage::default, |before| before.usage(now));
         known.and_then(|known| self.sas.remove(&known));
-        answer.events.push((group::SA, write::sa(&event, &entry, (usage, now), false)));
+        answer.events.push((group::SA, write::sa(&event, &entry, UsageReading { usage, now }, false)));
         self.sas.insert(new_key, entry);
-        if !is_of_workers(new_key) {
+        if !new_key.is_of_workers() {
             let why = format!("its mark {mark} is not that of packets that workers handle, which is 0");
             answer.changes.push(Change::LeaveSa(id, why));
             return Ok(());
@@ -321,11 +320,11 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), RequestError> {
-        let entry = self.sas.remove(&key).ok_or_else(|| no_sa(id(key)))?;
+        let entry = self.sas.remove(&key).ok_or_else(|| no_sa(key.id))?;
         answer.events.push((group::SA, write::sa_gone(&entry, context.usage_of(key))));
-        if entry.sa.is_some() && is_of_workers(key) {
-            self.replace_old(id(key), answer);
-            answer.changes.push(Change::RemoveSa(id(key)));
+        if entry.sa.is_some() && key.is_of_workers() {
+            self.replace_old(key.id, answer);
+            answer.changes.push(Change::RemoveSa(key.id));
         }
         Ok(())
     }
@@ -344,12 +343,13 @@ impl Database {
             ));
         }
         let range = u64::from(most - least) + 1;
-        let draw = || (u64::from(*least) + u64::from((context.random)()) % range) as u32;
-        let free = |spi: &u32| {
+        let mut draws =
+            std::iter::repeat_with(|| (u64::from(*least) + u64::from((context.random)()) % range) as u32)
+                .take(DRAWS);
+        let spi = draws.find(|spi| {
             let id = SaId { spi: *spi, destination: *destination };
             self.with_id(id).next().is_none() && !(context.is_configured)(id)
-        };
-        let spi = std::iter::repeat_with(draw).take(DRAWS).find(free);
+        });
         let spi = spi.ok_or_else(|| {
             RequestError::new(errno::NO_ENTRY, format!("no SPI from {least:#x} to {most:#x} is free"))
         })?;
@@ -357,7 +357,8 @@ impl Database {
         info[sa_at::SPI..][..4].copy_from_slice(&spi.to_be_bytes());
         let attributes = crate::mark::bytes(*mark).map(|bytes| (attribute::MARK, bytes.to_vec()));
         let about = About { info, algorithms: Vec::new(), attributes: attributes.into_iter().collect() };
-        self.sas.insert((spi, *destination, *mark), Entry::new(about, owner, context.now));
+        let key = SaKey { id: SaId { spi, destination: *destination }, mark: *mark };
+        self.sas.insert(key, Entry::new(about, owner, context.now));
         Ok(spi)
     }
 }
@@ -367,12 +368,12 @@ impl Database {
     /// others.
     pub fn mapping(&mut self, id: SaId, sender: (IpAddr, u16), context: &Context<'_>) -> Answer {
         let mut answer = Answer::default();
-        let Some(key) = self.with_id(id).find(|key| is_of_workers(*key)) else { return answer };
+        let Some(key) = self.with_id(id).find(|key| key.is_of_workers()) else { return answer };
         let Some(entry) = self.sas.get_mut(&key) else { return answer };
         let has_moved = entry.sa.as_ref().is_some_and(|sa| {
             // Any port is right for an SA with port 0.
-            let is_peer = |port: u16| sa.source == sender.0 && [0, sender.1].contains(&port);
-            sa.direction == Direction::In && sa.udp.is_some_and(|udp| !is_peer(udp.source))
+            sa.direction == Direction::In
+                && sa.udp.is_some_and(|udp| sa.source != sender.0 || ![0, sender.1].contains(&udp.source))
         });
         let now_ns = context.now.ns;
         let is_due = entry.moved_ns.is_none_or(|moved| now_ns.saturating_sub(moved) >= MAPPING_EVERY_NS);

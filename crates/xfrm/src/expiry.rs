@@ -24,8 +24,8 @@ impl Database {
         let mut answer = Answer::default();
         let mut ended = Vec::new();
         for (&key, entry) in &mut self.sas {
-            let (usage, _) = context.usage_of(key);
-            let Usage { bytes, packets, first_ns, .. } = usage;
+            let usage = context.usage_of(key);
+            let Usage { bytes, packets, first_ns, .. } = usage.usage;
             let used = SaUsage { bytes, packets, added_ns: entry.added.ns, first_ns };
             let end = match &entry.sa {
                 None => {
@@ -41,10 +41,10 @@ impl Database {
             match end {
                 Some(End::Soft) => {
                     entry.is_expiring = true;
-                    answer.events.push((group::EXPIRE, write::expire(entry, (usage, context.now), false)));
+                    answer.events.push((group::EXPIRE, write::expire(entry, usage, false)));
                 }
                 Some(End::Hard) => {
-                    answer.events.push((group::EXPIRE, write::expire(entry, (usage, context.now), true)));
+                    answer.events.push((group::EXPIRE, write::expire(entry, usage, true)));
                     ended.push(key);
                 }
                 Some(End::Unused) => ended.push(key),

@@ -47,10 +47,10 @@ struct ListedSa {
 impl Listing {
     /// Adds an SA: `struct xfrm_usersa_info` and attributes. One without algorithms is only a reserved SPI, or waits for IKE.
     pub fn add_sa(&mut self, body: &[u8]) {
-        let is_algorithm = |(kind, _): &(u16, &[u8])| {
-            [attribute::AEAD, attribute::CRYPT, attribute::AUTH, attribute::AUTH_TRUNCATED].contains(kind)
-        };
-        if attributes(body, sa_at::LENGTH).is_ok_and(|found| !found.iter().any(is_algorithm)) {
+        let algorithms = [attribute::AEAD, attribute::CRYPT, attribute::AUTH, attribute::AUTH_TRUNCATED];
+        if attributes(body, sa_at::LENGTH)
+            .is_ok_and(|found| !found.iter().any(|(kind, _)| algorithms.contains(kind)))
+        {
             return;
         }
         let id = body.get(..sa_at::LENGTH).and_then(|info| {
@@ -114,10 +114,10 @@ impl Update {
 /// Which SAs and policies of the kernel workers use.
 #[derive(Default)]
 pub struct KernelTables {
-    used: BTreeMap<SaKey, WorkerSa>,
-    left: BTreeMap<SaKey, String>,
+    used: BTreeMap<SaId, WorkerSa>,
+    left: BTreeMap<SaId, String>,
     /// SAs on which Linux sends: workers do not use them again.
-    excluded: BTreeMap<SaKey, String>,
+    excluded: BTreeMap<SaId, String>,
     /// Policies that workers have, by their indexes in the kernel.
     policies: BTreeMap<u32, WorkerPolicy>,
     /// The order of all policies of the kernel, by their indexes, and the last one that was given.
@@ -141,39 +141,29 @@ struct WorkerPolicy {
     templates: Vec<u8>,
 }
 
-type SaKey = (u32, IpAddr);
-
-fn key(id: SaId) -> SaKey {
-    (id.spi, id.destination)
-}
-
-fn id((spi, destination): SaKey) -> SaId {
-    SaId { spi, destination }
-}
-
 impl KernelTables {
     /// Compares with what was read before.
     pub fn update(&mut self, listing: Listing, is_local: &dyn Fn(IpAddr) -> bool) -> Update {
         let Listing { sas, policies } = listing;
         let mut update = Update::default();
-        let present: BTreeSet<SaKey> = sas.iter().filter_map(|listed| listed.id.map(key)).collect();
+        let present: BTreeSet<SaId> = sas.iter().filter_map(|listed| listed.id).collect();
         self.excluded.retain(|id, _| present.contains(id));
         let (wanted, left) = self.wanted(sas, is_local);
         let news = left.iter().filter(|(key, why)| self.left.get(*key) != Some(*why));
-        update.left = news.map(|(key, why)| (id(*key), why.clone())).collect();
+        update.left = news.map(|(id, why)| (*id, why.clone())).collect();
         self.left = left;
         let candidates = candidates(&wanted);
         // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
-        let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
+        let gone: Vec<SaId> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
         let mut changed = BTreeSet::new();
         for (key, Usable { sa, sent, received, order: (added_s, _), .. }) in wanted {
-            let is_same =
-                |used: &WorkerSa| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
-                Some(used) if is_same(used) => continue,
+                Some(used) if used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa) => {
+                    continue;
+                }
                 Some(_) => {
                     changed.insert(key);
-                    update.changes.push(Change::RemoveSa(id(key)));
+                    update.changes.push(Change::RemoveSa(key));
                 }
                 None => {}
             }
@@ -182,7 +172,7 @@ impl KernelTables {
         }
         self.update_policies(policies, &candidates, &changed, &mut update);
         for key in gone {
-            update.changes.push(Change::RemoveSa(id(key)));
+            update.changes.push(Change::RemoveSa(key));
             self.used.remove(&key);
         }
         update
@@ -193,11 +183,11 @@ impl KernelTables {
         &self,
         sas: Vec<ListedSa>,
         is_local: &dyn Fn(IpAddr) -> bool,
-    ) -> (BTreeMap<SaKey, Usable>, BTreeMap<SaKey, String>) {
+    ) -> (BTreeMap<SaId, Usable>, BTreeMap<SaId, String>) {
         let (mut wanted, mut left, mut keys) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         // The kernel lists the last one first.
         for (at, ListedSa { id, read }) in sas.into_iter().rev().enumerate() {
-            let Some(key) = id.map(key) else { continue };
+            let Some(key) = id else { continue };
             let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
             match read {
                 Ok(NewSa { mut sa, direction, about, sent, received, .. }) => {
@@ -247,33 +237,16 @@ impl KernelTables {
         if new.sa.mode != Mode::Tunnel {
             return Err("it is in transport mode, for packets of this machine".into());
         }
-        self.excluded.get(&key(new.sa.id())).map_or(Ok(new), |why| Err(why.clone()))
+        self.excluded.get(&new.sa.id()).map_or(Ok(new), |why| Err(why.clone()))
     }
 
     fn update_policies(
         &mut self,
         listed: Vec<Result<NewPolicy, RequestError>>,
         candidates: &[Candidate],
-        changed: &BTreeSet<SaKey>,
+        changed: &BTreeSet<SaId>,
         update: &mut Update,
     ) {
-        // Workers choose anew among SAs of which one has come again.
-        let has_changed = |sas: &SaList| {
-            !changed.is_empty() && sas.own.iter().chain(&sas.fallback).any(|sa| changed.contains(&key(*sa)))
-        };
-        let sas_for = |template: &Template, new: &NewPolicy| {
-            let family = number(&new.info, selector_at::FAMILY);
-            let newest_first = candidates
-                .iter()
-                .rev()
-                .filter(|sa| {
-                    sa.direction == new.policy.direction
-                        && [0, family].contains(&sa.family)
-                        && template.takes(&sa.properties)
-                })
-                .map(|sa| (sa.cpu, sa.id));
-            newest_of_each(newest_first, new.asks())
-        };
         let mut before = std::mem::take(&mut self.policies);
         let mut orders = std::mem::take(&mut self.orders);
         // The kernel lists the last one first; of those with the same priority, the first one decides.
@@ -284,7 +257,7 @@ impl KernelTables {
                 self.last_order
             });
             self.orders.insert(index, order);
-            let sas = new.template.map(|template| sas_for(&template, &new));
+            let sas = new.template.map(|template| sas_for(&template, &new, candidates));
             // Without an SA, its packets are Linux's, which needs no policy of ours.
             if new.direction == PolicyDirection::In
                 || sas.as_ref().is_some_and(|sas| sas.own.is_empty() && sas.fallback.is_none())
@@ -303,7 +276,11 @@ impl KernelTables {
             match (known, number) {
                 (Some(known), _) if known.policy != policy => update.add_policy(order, &policy, sas.clone()),
                 (None, _) => update.add_policy(order, &policy, sas.clone()),
-                (Some(known), Some(template)) if known.sas != sas || has_changed(&sas) => {
+                // Workers choose anew among SAs of which one has come again.
+                (Some(known), Some(template))
+                    if known.sas != sas
+                        || sas.own.iter().chain(&sas.fallback).any(|sa| changed.contains(sa)) =>
+                {
                     update.changes.push(Change::Current { template, sas: sas.clone() });
                 }
                 _ => {}
@@ -337,7 +314,7 @@ impl KernelTables {
 
     /// Leaves an SA to Linux until it is gone, from the next [`Self::update`] on.
     pub fn exclude(&mut self, sa: SaId, why: String) {
-        self.excluded.insert(key(sa), why);
+        self.excluded.insert(sa, why);
     }
 
     /// The indexes of the policies that workers apply in place of Linux.
@@ -364,7 +341,18 @@ fn why_not_send(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
     (!is_new).then(|| "another SA has the same keys, and would use the same sequence numbers".into())
 }
 
-fn candidates(wanted: &BTreeMap<SaKey, Usable>) -> Vec<Candidate> {
+/// The SAs that a policy with this template uses.
+fn sas_for(template: &Template, new: &NewPolicy, candidates: &[Candidate]) -> SaList {
+    let family = number(&new.info, selector_at::FAMILY);
+    let suitable = candidates.iter().rev().filter(|sa| {
+        sa.direction == new.policy.direction
+            && [0, family].contains(&sa.family)
+            && template.takes(&sa.properties)
+    });
+    newest_of_each(suitable.map(|sa| (sa.cpu, sa.id)), new.asks())
+}
+
+fn candidates(wanted: &BTreeMap<SaId, Usable>) -> Vec<Candidate> {
     let mut all: Vec<_> = wanted.values().collect();
     all.sort_by_key(|wanted| wanted.order);
     all.into_iter()
@@ -385,14 +373,18 @@ fn without_limits(sa: &Sa) -> Sa {
 
 /// What is left of limits. The kernel itself looks after those of time.
 fn remaining(limits: Limits, bytes: u64, packets: u64) -> Limits {
-    let of = |limit: Limit, used: u64| {
-        let left = |limit: Option<u64>| limit.map(|limit| limit.saturating_sub(used));
-        // One that is over is reached with the next packet.
-        let hard = left(limit.hard).map(|left| left.max(1));
-        let soft = left(limit.soft).map(|left| left.max(1));
-        Limit { soft: soft.filter(|soft| hard.is_none_or(|hard| *soft < hard)), hard }
-    };
-    Limits { bytes: of(limits.bytes, bytes), packets: of(limits.packets, packets), ..Limits::default() }
+    Limits {
+        bytes: remaining_limit(limits.bytes, bytes),
+        packets: remaining_limit(limits.packets, packets),
+        ..Limits::default()
+    }
+}
+
+fn remaining_limit(limit: Limit, used: u64) -> Limit {
+    // One that is over is reached with the next packet.
+    let [soft, hard] =
+        [limit.soft, limit.hard].map(|limit| limit.map(|limit| limit.saturating_sub(used).max(1)));
+    Limit { soft: soft.filter(|soft| hard.is_none_or(|hard| *soft < hard)), hard }
 }
 
 #[cfg(test)]

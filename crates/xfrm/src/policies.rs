@@ -54,7 +54,7 @@ impl StoredPolicies {
     }
 
     /// An index that no policy has: a number in the upper bits, and the direction, as Linux has them.
-    pub fn free_index(&mut self, direction: PolicyDirection) -> u32 {
+    pub(crate) fn free_index(&mut self, direction: PolicyDirection) -> u32 {
         loop {
             self.last = self.last.wrapping_add(8).max(8);
             let index = self.last | direction as u32;
@@ -81,7 +81,7 @@ impl StoredPolicies {
         }
     }
 
-    pub fn of_template(&mut self, number: u32) -> Option<&mut PolicyEntry> {
+    pub(crate) fn of_template(&mut self, number: u32) -> Option<&mut PolicyEntry> {
         let index = self.templates.get(number as usize).copied().flatten()?;
         self.all.get_mut(&index)
     }

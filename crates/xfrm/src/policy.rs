@@ -72,8 +72,11 @@ impl NewPolicy {
         if find(attribute::POLICY_TYPE).is_some_and(|value| value.first() != Some(&0)) {
             return Err(RequestError::new(errno::NOT_SUPPORTED, "only policies of type main are supported"));
         }
-        let limit = |index: usize| number::<u64>(info, at::LIMITS + index * 8);
-        if (0..4).any(|index| limit(index) != u64::MAX) || (4..8).any(|index| limit(index) != 0) {
+        let has_lifetime = (0..8).any(|index| {
+            let none = if index < 4 { u64::MAX } else { 0 };
+            number::<u64>(info, at::LIMITS + index * 8) != none
+        });
+        if has_lifetime {
             return Err(RequestError::new(
                 errno::NOT_SUPPORTED,
                 "policies with a lifetime are not supported",
@@ -152,10 +155,11 @@ fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result
         return Err(RequestError::new(errno::NOT_SUPPORTED, why));
     }
     let family = number(value, template::FAMILY);
-    let end = |at| address(value, at, family).map(|end| Some(end).filter(|end| !end.is_unspecified()));
+    let [source, destination] = [template::SOURCE, template::DESTINATION]
+        .map(|at| address(value, at, family).map(|end| Some(end).filter(|end| !end.is_unspecified())));
     let of = Template {
-        source: end(template::SOURCE)?,
-        destination: end(template::DESTINATION)?,
+        source: source?,
+        destination: destination?,
         mode: mode(value[template::MODE])?,
         reqid: number(value, template::REQID),
         spi: big_u32(value, template::SPI),

@@ -151,10 +151,10 @@ impl Database {
 
 /// The SAs that a template takes: for each CPU the one that was added last, and of those without a CPU.
 fn list(sas: &BTreeMap<SaKey, Entry>, template: &Template, asks: bool) -> SaList {
-    let takes = |sa: &&Sa| sa.direction == Direction::Out && template.takes(&Template::of(sa));
-    let of_workers = sas.iter().filter(|((.., mark), _)| mark.matches_unmarked());
-    let mut taken: Vec<_> =
-        of_workers.filter_map(|(_, entry)| Some((entry.order, entry.sa.as_ref().filter(takes)?))).collect();
+    let of_workers = sas.iter().filter(|(key, _)| key.is_of_workers());
+    let mut taken: Vec<(u64, &Sa)> =
+        of_workers.filter_map(|(_, entry)| Some((entry.order, entry.sa.as_ref()?))).collect();
+    taken.retain(|(_, sa)| sa.direction == Direction::Out && template.takes(&Template::of(sa)));
     taken.sort_by_key(|(order, _)| Reverse(*order));
     newest_of_each(taken.into_iter().map(|(_, sa)| (sa.cpu, sa.id())), asks)
 }

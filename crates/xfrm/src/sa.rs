@@ -80,7 +80,7 @@ pub(crate) struct Algorithm {
 }
 
 impl Algorithm {
-    pub fn is_for_integrity(&self) -> bool {
+    pub(crate) fn is_for_integrity(&self) -> bool {
         [attribute::AUTH, attribute::AUTH_TRUNCATED].contains(&self.kind)
     }
 }
@@ -168,19 +168,19 @@ pub(crate) fn mode(mode: u8) -> Result<Mode, RequestError> {
 /// Reads `struct xfrm_lifetime_cfg`.
 fn limits(from: &[u8]) -> Limits {
     let value = |index: usize| number::<u64>(from, index * 8);
-    let limit = |soft: u64, hard: u64, none: u64, unit: u64| {
-        let some = |value: u64| (value != none).then(|| value.saturating_mul(unit));
-        let (soft, hard) = (some(soft), some(hard));
-        // A soft limit that the hard one precedes is never reached.
-        let soft = soft.filter(|soft| hard.is_none_or(|hard| *soft < hard));
-        Limit { soft, hard }
-    };
     Limits {
-        bytes: limit(value(0), value(1), NO_LIMIT, 1),
-        packets: limit(value(2), value(3), NO_LIMIT, 1),
-        time_ns: limit(value(4), value(5), 0, SECOND),
-        use_ns: limit(value(6), value(7), 0, SECOND),
+        bytes: limit([value(0), value(1)], NO_LIMIT, 1),
+        packets: limit([value(2), value(3)], NO_LIMIT, 1),
+        time_ns: limit([value(4), value(5)], 0, SECOND),
+        use_ns: limit([value(6), value(7)], 0, SECOND),
     }
+}
+
+/// A soft and a hard limit in this unit; `none` stands for no limit.
+fn limit(soft_and_hard: [u64; 2], none: u64, unit: u64) -> Limit {
+    let [soft, hard] = soft_and_hard.map(|value| (value != none).then(|| value.saturating_mul(unit)));
+    // A soft limit that the hard one precedes is never reached.
+    Limit { soft: soft.filter(|soft| hard.is_none_or(|hard| *soft < hard)), hard }
 }
 
 /// Reads `struct xfrm_lifetime_cur`.
@@ -244,8 +244,12 @@ fn replay<'a>(
         let state: &[u8; 24] = structure(state)?;
         let word = |index: usize| number::<u32>(state, index * 4);
         sa.replay_window = word(5);
-        let whole = |high: u32, low: u32| if sa.esn { u64::from(high) << 32 } else { 0 } | u64::from(low);
-        return Ok((whole(word(3), word(1)), whole(word(4), word(2))));
+        let [sent_high, received_high] = if sa.esn { [word(3), word(4)] } else { [0, 0] };
+        let (sent, received) = (word(1), word(2));
+        return Ok((
+            u64::from(sent_high) << 32 | u64::from(sent),
+            u64::from(received_high) << 32 | u64::from(received),
+        ));
     }
     if sa.replay_window > WINDOW_MAX {
         return Err(RequestError::new(errno::INVALID, "the replay window is too large"));
@@ -281,12 +285,10 @@ fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorit
         _ => (None, &[][..], &[][..]),
     };
     let Some(suite) = suite else {
-        let name = |found: &Option<AlgorithmKey<'_>>| {
-            found
-                .as_ref()
-                .map(|found| format!("{} with {} bits, ICV {}", found.name, found.key.len() * 8, found.icv))
-        };
-        let named = [name(&aead), name(&crypt), name(&auth)].into_iter().flatten().collect::<Vec<_>>();
+        let found = [&aead, &crypt, &auth].into_iter().flatten();
+        let named: Vec<_> = found
+            .map(|found| format!("{} with {} bits, ICV {}", found.name, found.key.len() * 8, found.icv))
+            .collect();
         let known = Suite::ALL.map(Suite::name).join(", ");
         let why = format!(
             "algorithms [{}]: in terms of strongSwan's proposals, {known} are supported",

@@ -59,27 +59,32 @@ pub struct Server {
     buffer: Zeroizing<Vec<u8>>,
 }
 
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+fn is_ready(socket: &PollFd<'_>) -> bool {
+    socket.revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+}
+
 impl Server {
     /// Listens at `path`, and replaces a socket there on which no process listens.
     ///
     /// # Errors
     /// The system's error, or that another process listens there.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        let socket = || {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        };
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let found = connect(socket()?, &SocketAddrUnix::new(path)?);
+        let found = connect(new_socket()?, &SocketAddrUnix::new(path)?);
         if matches!(found, Ok(()) | Err(Errno::AGAIN)) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
         }
         // Under another name until it has its mode: nobody can connect before it listens.
         let new = path.with_file_name(format!(".xfrm.{}.sock", std::process::id()));
         let _left_behind = std::fs::remove_file(&new);
-        let listener = socket()?;
+        let listener = new_socket()?;
         bind(&listener, &SocketAddrUnix::new(&new)?)?;
         let ready = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))
             .and_then(|()| Ok(listen(&listener, 16)?))
@@ -128,9 +133,9 @@ impl Server {
     /// Sends events to the programs that have joined their groups.
     pub fn send_events(&mut self, events: Vec<(u32, Bytes)>) {
         for (group, event) in events {
-            let listens = |connection: &&mut Connection| connection.client.groups & 1 << (group - 1) != 0;
-            for connection in self.connections.iter_mut().filter(listens) {
-                if connection.bytes < EVENTS_MAX {
+            for connection in &mut self.connections {
+                let listens = connection.client.groups & 1 << (group - 1) != 0;
+                if listens && connection.bytes < EVENTS_MAX {
                     connection.queue(vec![event.clone()]);
                 }
             }
@@ -150,12 +155,9 @@ impl Server {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let ready = |socket: &PollFd<'_>| {
-            socket.revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
-        };
         let [listener, others @ ..] = &sockets[..] else { return Ok((Vec::new(), false)) };
-        let of_programs = others.iter().enumerate().filter(|(_, socket)| ready(socket));
-        Ok((of_programs.map(|(at, _)| at).collect(), ready(listener)))
+        let of_programs = others.iter().enumerate().filter(|(_, socket)| is_ready(socket));
+        Ok((of_programs.map(|(at, _)| at).collect(), is_ready(listener)))
     }
 
     /// Reads a datagram; its length.

@@ -33,3 +33,10 @@ pub struct Usage {
     /// When the first packet was handled, by the clock of [`Now::ns`]; 0 if none was.
     pub first_ns: u64,
 }
+
+/// What an SA has been used for, and the time at which that was read.
+#[derive(Clone, Copy)]
+pub(crate) struct UsageReading {
+    pub usage: Usage,
+    pub now: Now,
+}

@@ -9,7 +9,7 @@ use crate::layout::{attribute, flag, kind, policy as policy_at, sa as at, sa_id,
 use crate::mark;
 use crate::message::{Bytes, Raw, put, put_message};
 use crate::sa::Algorithm;
-use crate::usage::{Now, Usage};
+use crate::usage::{Usage, UsageReading};
 
 /// `NLM_F_CAPPED`: the request is not repeated in the error, since it may have keys.
 const CAPPED: u16 = 0x100;
@@ -56,25 +56,25 @@ pub(crate) fn spi(raw: &Raw<'_>, port: u32, info: &[u8; at::LENGTH], spi: u32) -
 }
 
 /// An SA; its keys only if `reveal`, otherwise zeros in their place, as a kernel in lockdown shows them.
-pub(crate) fn sa(raw: &Raw<'_>, entry: &Entry, usage: (Usage, Now), reveal: bool) -> Bytes {
+pub(crate) fn sa(raw: &Raw<'_>, entry: &Entry, usage: UsageReading, reveal: bool) -> Bytes {
     message(raw, |to| put_sa(to, entry, usage, reveal))
 }
 
-fn put_sa(to: &mut Bytes, entry: &Entry, (usage, now): (Usage, Now), reveal: bool) {
-    let mut info = used_info(entry, (usage, now));
-    info[at::FAILURES + 8..][..4].copy_from_slice(&(usage.failures as u32).to_ne_bytes());
+fn put_sa(to: &mut Bytes, entry: &Entry, reading: UsageReading, reveal: bool) {
+    let mut info = used_info(entry, reading);
+    info[at::FAILURES + 8..][..4].copy_from_slice(&(reading.usage.failures as u32).to_ne_bytes());
     to.extend_from_slice(&info);
     for algorithm in &entry.about.algorithms {
         put_algorithm(to, entry, algorithm, reveal);
     }
     for (kind, value) in &entry.about.attributes {
         if *kind == attribute::REPLAY_ESN {
-            put_replay_esn(to, entry, usage, value);
+            put_replay_esn(to, entry, reading.usage, value);
         } else {
             put(to, *kind, &[value]);
         }
     }
-    put_replay(to, entry, usage);
+    put_replay(to, entry, reading.usage);
     put_direction(to, entry);
 }
 
@@ -133,12 +133,12 @@ fn put_replay_esn(to: &mut Bytes, entry: &Entry, usage: Usage, value: &[u8]) {
 }
 
 /// `struct xfrm_lifetime_cur` of an SA.
-fn used(entry: &Entry, (usage, now): (Usage, Now)) -> [u8; 32] {
+fn used(entry: &Entry, UsageReading { usage, now }: UsageReading) -> [u8; 32] {
     lifetime([usage.bytes, usage.packets, entry.added.epoch_s, now.epoch_s_of(usage.first_ns)])
 }
 
 /// `struct xfrm_usersa_info` with what the SA was used for.
-fn used_info(entry: &Entry, usage: (Usage, Now)) -> [u8; at::LENGTH] {
+fn used_info(entry: &Entry, usage: UsageReading) -> [u8; at::LENGTH] {
     let mut info = entry.about.info;
     info[at::USED..][..32].copy_from_slice(&used(entry, usage));
     info
@@ -172,7 +172,7 @@ fn put_which(to: &mut Bytes, entry: &Entry) {
 }
 
 /// Event: an SA was deleted.
-pub(crate) fn sa_gone(entry: &Entry, usage: (Usage, Now)) -> Bytes {
+pub(crate) fn sa_gone(entry: &Entry, usage: UsageReading) -> Bytes {
     message(&Raw { kind: kind::DELETE_SA, ..EVENT }, |to| {
         to.extend_from_slice(&id(entry));
         put(to, attribute::SA, &[&used_info(entry, usage)]);
@@ -181,7 +181,7 @@ pub(crate) fn sa_gone(entry: &Entry, usage: (Usage, Now)) -> Bytes {
 }
 
 /// Event: a lifetime has ended.
-pub(crate) fn expire(entry: &Entry, usage: (Usage, Now), is_hard: bool) -> Bytes {
+pub(crate) fn expire(entry: &Entry, usage: UsageReading, is_hard: bool) -> Bytes {
     message(&Raw { kind: kind::EXPIRE, ..EVENT }, |to| {
         to.extend_from_slice(&used_info(entry, usage));
         to.extend_from_slice(&[u8::from(is_hard), 0, 0, 0, 0, 0, 0, 0]);
@@ -209,7 +209,7 @@ pub(crate) fn mapping(entry: &Entry, source: IpAddr, port: u16) -> Bytes {
 }
 
 /// Numbers of an SA: `struct xfrm_aevent_id`.
-pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -> Bytes {
+pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, reading: UsageReading) -> Bytes {
     message(raw, |to| {
         to.extend_from_slice(&id(entry));
         to.extend_from_slice(&entry.about.info[at::SOURCE..][..16]);
@@ -217,10 +217,10 @@ pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -
         to.extend_from_slice(&entry.about.info[at::REQID..][..4]);
         let esn = entry.about.attributes.iter().find(|(kind, _)| *kind == attribute::REPLAY_ESN);
         match esn {
-            Some((_, value)) => put_replay_esn(to, entry, usage, value),
-            None => put_replay(to, entry, usage),
+            Some((_, value)) => put_replay_esn(to, entry, reading.usage, value),
+            None => put_replay(to, entry, reading.usage),
         }
-        put(to, attribute::LIFETIME, &[&used(entry, (usage, now))]);
+        put(to, attribute::LIFETIME, &[&used(entry, reading)]);
         put_which(to, entry);
     })
 }
