@@ -77,7 +77,7 @@ pub struct Asking {
 
 /// All neighbors of external ports.
 #[derive(Debug)]
-pub struct Confirmations {
+pub(crate) struct Confirmations {
     own: Node,
     of: BTreeMap<(u32, IpAddr), Confirmation>,
     /// Neighbors that are not announced because a port or a MAC has too many.
@@ -87,20 +87,18 @@ pub struct Confirmations {
 impl Confirmations {
     /// With the neighbors that an earlier daemon of this node has announced.
     pub fn new(own: Node, announced: impl IntoIterator<Item = LocalNeighbor>) -> Self {
-        let known = |neighbor: LocalNeighbor| {
-            let candidate = Candidate { neighbor, is_static: false };
-            let answered = Some((neighbor.to, 0));
+        let known = announced.into_iter().map(|neighbor| {
             let known = Confirmation {
-                candidate,
-                answered,
+                candidate: Candidate { neighbor, is_static: false },
+                answered: Some((neighbor.to, 0)),
                 question: None,
                 asked_ns: None,
                 is_held: true,
                 must_answer: false,
             };
             ((neighbor.ifindex, neighbor.address), known)
-        };
-        Self { own, of: announced.into_iter().map(known).collect(), over_limit: 0 }
+        });
+        Self { own, of: known.collect(), over_limit: 0 }
     }
 
     /// Takes what Linux and other nodes have now. `is_ready`: it is known what other nodes announce.
@@ -136,13 +134,11 @@ impl Confirmations {
 
     /// Those within the limits of ports and MACs: first those that are announced already.
     fn admit(&mut self, candidates: &[Candidate], ports: &[LocalPort]) -> BTreeMap<(u32, IpAddr), Candidate> {
-        let key = |candidate: &Candidate| (candidate.neighbor.ifindex, candidate.neighbor.address);
-        let rank = |candidate: &&Candidate| {
-            let is_held = self.of.get(&key(candidate)).is_some_and(|known| known.is_held);
-            (!candidate.is_static, !is_held)
-        };
         let mut ranked: Vec<_> = candidates.iter().collect();
-        ranked.sort_by_key(rank);
+        ranked.sort_by_key(|candidate| {
+            let is_held = self.of.get(&candidate.key()).is_some_and(|known| known.is_held);
+            (!candidate.is_static, !is_held)
+        });
         let (mut of_port, mut of_mac) = (BTreeMap::new(), BTreeMap::new());
         let (mut admitted, mut over_limit) = (BTreeMap::new(), 0);
         for candidate in ranked {
@@ -157,7 +153,7 @@ impl Confirmations {
                 continue;
             }
             (*on_port, *at_mac) = (*on_port + 1, *at_mac + 1);
-            admitted.insert(key(candidate), *candidate);
+            admitted.insert(candidate.key(), *candidate);
         }
         self.over_limit = over_limit;
         admitted
@@ -209,12 +205,12 @@ impl Confirmations {
     }
 
     /// When [`Self::ask`] is due.
-    pub fn due_ns(&self) -> Option<u64> {
+    pub(crate) fn due_ns(&self) -> Option<u64> {
         self.of.values().filter_map(|known| known.question.map(|question| question.next_ns)).min()
     }
 
     /// When [`Self::update`] is due, although nothing has happened.
-    pub fn again_ns(&self) -> Option<u64> {
+    pub(crate) fn again_ns(&self) -> Option<u64> {
         let waits = self.of.values().filter(|known| known.question.is_none() && known.must_answer);
         waits.map(Confirmation::next_ns).min()
     }
@@ -286,18 +282,17 @@ impl Confirmation {
 
 /// Which of two nodes that have announced an address at the same time keeps it: by a hash, so that no node is preferred.
 fn precedes(address: IpAddr, one: Node, other: Node) -> bool {
-    let hash = |node: Node| {
-        let octets = match address {
-            IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
-            IpAddr::V6(six) => six.octets(),
-        };
-        // FNV-1a.
-        let bytes = octets.into_iter().chain(node.number().to_be_bytes());
-        bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        })
+    (hash(address, one), one) < (hash(address, other), other)
+}
+
+/// FNV-1a.
+fn hash(address: IpAddr, node: Node) -> u64 {
+    let octets = match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+        IpAddr::V6(six) => six.octets(),
     };
-    (hash(one), one) < (hash(other), other)
+    let bytes = octets.into_iter().chain(node.number().to_be_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -39,17 +39,17 @@ impl FabricEnd {
     }
 
     /// Whether the other end may still announce something for the first time.
-    pub fn may_announce(&self) -> bool {
+    pub(crate) fn may_announce(&self) -> bool {
         self.attached.is_some() && self.running && !self.session.has_announced()
     }
 
     /// What probes have shown.
-    pub fn observed(&self) -> LinkQuality {
+    pub(crate) fn observed(&self) -> LinkQuality {
         self.probed.as_ref().map_or_else(LinkQuality::default, Probed::observed)
     }
 
     /// Logs a change; returns whether the state is another one.
-    pub fn log_change(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn log_change(&mut self, now_ns: u64) -> bool {
         let state = self.attached.is_some().then(|| self.session.state(now_ns));
         let refused = self.session.refused(now_ns).cloned();
         let logged = (state, refused);
@@ -99,7 +99,7 @@ pub(crate) fn fabric_ends(
     epochs: Epochs,
     nonce: fn() -> u64,
 ) -> Vec<FabricEnd> {
-    let end = |link: &FabricLink| {
+    let ends = settings.links.iter().filter_map(|link: &FabricLink| {
         let peer = settings.member(&link.peer)?.node;
         let session = Session::new(own, &settings.name, peer, epochs, nonce);
         let (device, peer) = (link.device.clone(), link.peer.clone());
@@ -116,27 +116,28 @@ pub(crate) fn fabric_ends(
             trouble: None,
             logged: (None, None),
         })
-    };
-    settings.links.iter().filter_map(end).collect()
+    });
+    ends.collect()
 }
 
 /// Which ways to other nodes there are.
 pub(crate) fn ways_of(links: &[FabricEnd]) -> Vec<FirstHop> {
-    let way = |link: &FabricEnd| {
+    let ways = links.iter().map(|link| {
         let usable = link.is_usable();
-        let without = |entry: &Entry| match entry {
+        // Its announcement says to which nodes it has no link.
+        let announced = link.session.announced().iter().filter(|_| usable);
+        let without = announced.filter_map(|entry| match entry {
             Entry::NoLink(node) => Node::new(*node),
             _ => None,
-        };
+        });
         FirstHop {
             node: link.session.peer(),
             capacity_bps: if usable { link.speed_bps } else { 0 },
-            // Its announcement says to which nodes it has no link.
             transit: link.session.has_announced() && !link.session.is_drained(),
-            without: link.session.announced().iter().filter(|_| usable).filter_map(without).collect(),
+            without: without.collect(),
         }
-    };
-    links.iter().map(way).collect()
+    });
+    ways.collect()
 }
 
 /// The link by which routes to the node at the other end of this one lead if that cannot be used, but others lead there:

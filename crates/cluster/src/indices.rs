@@ -20,7 +20,7 @@ use crate::message::Key;
 use crate::neighbor::{Index, LocalNeighbor};
 
 /// How long frames may be on their way.
-pub const ON_THE_WAY_NS: u64 = 10_000_000_000;
+pub(crate) const ON_THE_WAY_NS: u64 = 10_000_000_000;
 /// How many places the key gives an address. After that any free one will do.
 const PLACES: u8 = 16;
 
@@ -131,7 +131,7 @@ impl Indices {
     }
 
     /// Frees indices; `version` is that of the announcement that all other nodes act on. Returns the changes of the map.
-    pub fn confirmed(&mut self, version: u64, now_ns: u64) -> Vec<Change> {
+    pub(crate) fn confirmed(&mut self, version: u64, now_ns: u64) -> Vec<Change> {
         let mut free = Vec::new();
         for (key, assigned) in &mut self.of {
             let Some(gone) = &mut assigned.gone else { continue };

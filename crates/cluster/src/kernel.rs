@@ -144,7 +144,7 @@ pub fn forget(neighbors: &[(u32, IpAddr)]) -> Result<(), Error> {
 ///
 /// # Errors
 /// If the kernel rejects a dump.
-pub fn confirm(neighbors: &[(u32, IpAddr)]) -> Result<(), Error> {
+pub(crate) fn confirm(neighbors: &[(u32, IpAddr)]) -> Result<(), Error> {
     let mut batch = Batch::open()?;
     for (ifindex, address) in neighbors {
         batch.use_neighbor(*ifindex, address)?;

@@ -9,10 +9,10 @@ pub const NEIGHBORS: u32 = 65_536;
 /// Instead of an interface: the link exists, its interface does not.
 pub const NO_INTERFACE: u32 = u32::MAX;
 /// Instead of an epoch: there is none.
-pub const NO_EPOCH: u32 = 0x100;
+pub(crate) const NO_EPOCH: u32 = 0x100;
 /// In place of the external port of messages between nodes: a message, a probe. Answers to probes have 2.
-pub const PORT_MESSAGE: u8 = 0;
-pub const PORT_PROBE: u8 = 1;
+pub(crate) const PORT_MESSAGE: u8 = 0;
+pub(crate) const PORT_PROBE: u8 = 1;
 
 /// `struct self`.
 ///

@@ -19,7 +19,7 @@ use bm_vlb::spread::DelaySpread;
 const PROBES_LOST: u64 = 3;
 /// Bounds of the timeout.
 const TIMEOUT_MIN_NS: u64 = 25_000_000;
-pub const TIMEOUT_MAX_NS: u64 = 1_000_000_000;
+pub(crate) const TIMEOUT_MAX_NS: u64 = 1_000_000_000;
 /// How long a round trip counts, at least.
 const WINDOW_NS: u64 = 30_000_000_000;
 /// The longest silence of a node that was only slow.
@@ -29,7 +29,7 @@ const ANSWERS: u32 = 3;
 
 /// One link.
 #[derive(Clone, Debug)]
-pub struct Liveness {
+pub(crate) struct Liveness {
     interval_ns: u64,
     is_alive: bool,
     /// How long there was no answer, while this node ran.
@@ -57,7 +57,7 @@ impl Liveness {
     }
 
     /// Another number of links may need another interval.
-    pub fn set_interval(&mut self, interval_ns: u64) {
+    pub(crate) fn set_interval(&mut self, interval_ns: u64) {
         self.interval_ns = interval_ns;
     }
 

@@ -50,7 +50,7 @@ impl Local {
 
     /// The external ports that are up.
     pub fn ports(&self, settings: &Settings) -> Vec<LocalPort> {
-        let port = |port: &crate::settings::ExternalPort| {
+        let ports = settings.ports.iter().filter_map(|port| {
             let link = self.link(&port.device).filter(|link| link.running())?;
             Some(LocalPort {
                 number: port.number.number(),
@@ -59,8 +59,8 @@ impl Local {
                 mtu: link.mtu,
                 limits: port.limits,
             })
-        };
-        settings.ports.iter().filter_map(port).collect()
+        });
+        ports.collect()
     }
 
     /// The neighbors of external ports that are resolved and on-link there by this node's own routes, except for its own
@@ -98,9 +98,10 @@ impl Local {
         let of_port = self.addresses.iter().filter(|address| {
             address.ifindex == ifindex && address.usable() && address.local.is_ipv4() == target.is_ipv4()
         });
-        let shares_prefix =
-            |address: &&Address| first(address.local, address.length) == first(target, address.length);
-        of_port.clone().find(shares_prefix).or(of_port.clone().next()).map(|address| address.local)
+        let of_prefix = of_port
+            .clone()
+            .find(|address| first(address.local, address.length) == first(target, address.length));
+        of_prefix.or(of_port.clone().next()).map(|address| address.local)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -109,9 +110,11 @@ impl Local {
 
     /// Whether Linux would probe a neighbor again if it were used (`STALE` or `FAILED`).
     pub fn needs_use(&self, local: &LocalNeighbor) -> bool {
-        let is_it =
-            |neighbor: &&Neighbor| neighbor.ifindex == local.ifindex && neighbor.address == local.address;
-        self.neighbors.iter().find(is_it).is_some_and(Neighbor::needs_use)
+        let neighbor = self
+            .neighbors
+            .iter()
+            .find(|neighbor| neighbor.ifindex == local.ifindex && neighbor.address == local.address);
+        neighbor.is_some_and(Neighbor::needs_use)
     }
 
     /// The announcement, sorted.

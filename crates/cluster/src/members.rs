@@ -83,13 +83,15 @@ impl MemberList {
             };
         }
         let owner = |node: Node| self.members.iter().find(|member| member.node == node);
-        let free = || (0..ROOM_WITH_STORE).filter_map(Node::new).find(|node| owner(*node).is_none());
         let node = match wanted {
             Some(node) => match owner(node) {
                 Some(owner) => return Err(NoChange::Taken(node, owner.name.clone())),
                 None => node,
             },
-            None => free().ok_or(NoChange::Full)?,
+            None => {
+                let mut nodes = (0..ROOM_WITH_STORE).filter_map(Node::new);
+                nodes.find(|node| owner(*node).is_none()).ok_or(NoChange::Full)?
+            }
         };
         let mut members = self.members.clone();
         members.push(Member { name: name.into(), node });
@@ -128,7 +130,7 @@ impl MemberList {
         if behind.is_empty() { Ok(()) } else { Err(NoChange::Behind(behind)) }
     }
 
-    pub fn to_text(&self, path: &str, key: &Key) -> Vec<u8> {
+    pub(crate) fn to_text(&self, path: &str, key: &Key) -> Vec<u8> {
         let members: Vec<_> = self
             .members
             .iter()
@@ -155,15 +157,17 @@ impl MemberList {
 }
 
 impl Registration {
-    pub fn to_text(&self, path: &str, key: &Key) -> Vec<u8> {
-        let port = |port: &ExternalPort| json!({ "device": port.device, "number": port.number.number(), "speed": port.speed });
+    pub(crate) fn to_text(&self, path: &str, key: &Key) -> Vec<u8> {
+        let ports = self.ports.iter().map(
+            |port| json!({ "device": port.device, "number": port.number.number(), "speed": port.speed }),
+        );
         let value = json!({
             "name": self.name,
             "node": self.node.number(),
             "instance": format!("{:016x}", self.instance),
             "epoch": self.epoch.number(),
             "behind": self.behind,
-            "ports": self.ports.iter().map(port).collect::<Vec<_>>(),
+            "ports": ports.collect::<Vec<_>>(),
         });
         signed(path, &value, key)
     }
@@ -171,7 +175,7 @@ impl Registration {
     /// `None` if it is malformed, or the tag is of another key.
     pub fn from_text(path: &str, text: &[u8], key: &Key) -> Option<Self> {
         let value = verified(path, text, key)?;
-        let port = |value: &Value| {
+        let ports = value["ports"].as_array()?.iter().map(|value| {
             Some(ExternalPort {
                 device: value["device"].as_str()?.into(),
                 number: number(&value["number"]).and_then(bm_vlb::address::Port::new)?,
@@ -179,17 +183,15 @@ impl Registration {
                 // Only that node itself needs them.
                 limits: Limits::default(),
             })
-        };
-        let name = |value: &Value| value.as_str().map(String::from);
-        let behind: Option<Vec<_>> = value["behind"].as_array()?.iter().map(name).collect();
-        let ports: Option<Vec<_>> = value["ports"].as_array()?.iter().map(port).collect();
+        });
+        let behind = value["behind"].as_array()?.iter().map(|name| Some(name.as_str()?.to_string()));
         Some(Self {
             name: value["name"].as_str()?.into(),
             node: number(&value["node"]).and_then(Node::new)?,
             instance: u64::from_str_radix(value["instance"].as_str()?, 16).ok()?,
             epoch: Epoch::new(number(&value["epoch"])?),
-            behind: behind?,
-            ports: ports?,
+            behind: behind.collect::<Option<_>>()?,
+            ports: ports.collect::<Option<_>>()?,
         })
     }
 }

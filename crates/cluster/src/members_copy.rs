@@ -13,7 +13,7 @@ use crate::message::Key;
 const COPY_MAX: u64 = 64 * 1024;
 
 /// The file.
-pub struct MembersCopy<'a> {
+pub(crate) struct MembersCopy<'a> {
     pub file: &'a Path,
     /// The path of the list in the store.
     pub path: &'a str,

@@ -67,7 +67,7 @@ impl Key {
     }
 
     /// Whether this is the tag of a text.
-    pub fn is_signed(&self, text: &[u8], tag: &str) -> bool {
+    pub(crate) fn is_signed(&self, text: &[u8], tag: &str) -> bool {
         let bytes: Option<Vec<u8>> =
             (0..TAG).map(|at| u8::from_str_radix(tag.get(2 * at..2 * at + 2)?, 16).ok()).collect();
         let mut mac = self.0.clone();
@@ -76,7 +76,7 @@ impl Key {
     }
 
     /// Appends the tag of the message that begins at `from`.
-    pub fn append_tag(&self, message: &mut Vec<u8>, from: usize) {
+    pub(crate) fn append_tag(&self, message: &mut Vec<u8>, from: usize) {
         let tag = self.tag(&message[from..]);
         message.extend_from_slice(&tag);
     }
@@ -165,8 +165,11 @@ impl Epochs {
 
     /// Whether two nodes accept frames of the same epoch: each can send what the other one accepts.
     pub fn overlap(self, other: Self) -> bool {
-        let all = |epochs: Self| [Some(epochs.now), epochs.before].into_iter().flatten();
-        all(self).any(|one| all(other).any(|two| one == two))
+        self.all().any(|one| other.all().any(|two| one == two))
+    }
+
+    fn all(self) -> impl Iterator<Item = Epoch> {
+        [Some(self.now), self.before].into_iter().flatten()
     }
 
     fn bytes(self) -> [u8; 2] {

@@ -32,3 +32,10 @@ pub struct Candidate {
     /// An administrator has added it (`nud permanent`): nobody is asked.
     pub is_static: bool,
 }
+
+impl Candidate {
+    /// Its interface and address.
+    pub(crate) fn key(&self) -> (u32, IpAddr) {
+        (self.neighbor.ifindex, self.neighbor.address)
+    }
+}

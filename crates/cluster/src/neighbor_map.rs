@@ -13,7 +13,7 @@ use crate::neighbor::{Index, LocalNeighbor};
 use crate::program::Program;
 
 /// The map entry of a neighbor.
-pub fn to_layout(index: Index, local: &LocalNeighbor) -> Neighbor {
+pub(crate) fn to_layout(index: Index, local: &LocalNeighbor) -> Neighbor {
     let mut address = [0; 16];
     let family = match local.address {
         IpAddr::V4(four) => {

@@ -203,7 +203,7 @@ impl Cluster {
     }
 
     /// Notes an event of Linux: its tables are read again with the next step.
-    pub fn note_linux_event(&mut self) {
+    pub(crate) fn note_linux_event(&mut self) {
         self.changed = true;
     }
 
@@ -224,7 +224,7 @@ impl Cluster {
     }
 
     /// The nodes whose daemon runs, but has not yet confirmed our last announcement.
-    pub fn unconfirmed(&self, now_ns: u64) -> Vec<String> {
+    pub(crate) fn unconfirmed(&self, now_ns: u64) -> Vec<String> {
         self.links
             .iter()
             .filter(|link| link.session.lacks(self.version, now_ns))
@@ -242,7 +242,7 @@ impl Cluster {
     }
 
     /// When [`Self::step`] is due even if nothing arrives.
-    pub fn due_ns(&self) -> u64 {
+    pub(crate) fn due_ns(&self) -> u64 {
         let update = self.changed.then_some(self.updated_ns + UPDATE_INTERVAL_NS);
         [update, self.hosts_due_ns()].into_iter().flatten().fold(self.tick_ns, u64::min)
     }
@@ -431,11 +431,11 @@ impl Cluster {
 
     /// The node as it is now.
     pub fn view(&self, now_ns: u64) -> ClusterView {
-        let link = |link: &FabricEnd| {
+        let links = self.links.iter().map(|link| {
             let attached = link.attached.as_ref();
             let counters = attached.and_then(|attached| self.program.counters(attached.ifindex));
             link.view(counters.unwrap_or_default(), now_ns)
-        };
+        });
         ClusterView {
             name: self.settings.name.clone(),
             node: self.own.number(),
@@ -447,7 +447,7 @@ impl Cluster {
             routes: self.routes,
             is_drained: self.drained,
             flowlet_gap_ns: self.ways.gap_ns(),
-            links: self.links.iter().map(link).collect(),
+            links: links.collect(),
         }
     }
 

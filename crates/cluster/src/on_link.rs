@@ -62,8 +62,11 @@ impl OwnRoutes {
     /// The interface at which an address is on-link.
     pub fn interface(&self, address: IpAddr) -> Option<u32> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = |length| if length == longest { Some(address) } else { first(address, length) };
-        *(0..=longest).rev().find_map(|length| self.0.get(&(prefix(length)?, length)))?
+        let route = (0..=longest).rev().find_map(|length| {
+            let prefix = if length == longest { address } else { first(address, length)? };
+            self.0.get(&(prefix, length))
+        });
+        *route?
     }
 }
 

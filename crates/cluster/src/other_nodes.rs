@@ -32,7 +32,8 @@ impl Service {
         let (sender, questions) = std::sync::mpsc::channel::<NodeRequest>();
         // It ends when the cluster does, and with it the sender.
         let cluster = Arc::downgrade(&self.cluster);
-        let run = move || {
+        let thread = std::thread::Builder::new().name("bm-answers".into());
+        let started = thread.spawn(move || {
             for (node, id, path) in questions {
                 let (mut status, mut body) = answer(&path);
                 if body.len() > ANSWER_MAX {
@@ -41,9 +42,8 @@ impl Service {
                 let Some(cluster) = cluster.upgrade() else { return };
                 cluster.lock().answer(node, id, [&status.to_be_bytes()[..], &body].concat());
             }
-        };
-        let failed = bm_bpf::Error::system("starting the thread that answers other nodes");
-        std::thread::Builder::new().name("bm-answers".into()).spawn(run).map_err(failed)?;
+        });
+        started.map_err(bm_bpf::Error::system("starting the thread that answers other nodes"))?;
         self.cluster.lock().answer_with(sender);
         Ok(())
     }
@@ -65,8 +65,8 @@ impl OtherNodes {
     pub fn ask(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), ClusterError> {
         let began = now_ns();
         let late = || ClusterError::NoAnswer(name.into(), "its daemon has not answered in time");
-        let begin = |cluster: Arc<Mutex<Cluster>>| cluster.lock().begin_question(name, path, began);
-        let id = begin(self.0.upgrade().ok_or_else(late)?)?;
+        // The cluster is let go of before the wait.
+        let id = self.0.upgrade().ok_or_else(late)?.lock().begin_question(name, path, began)?;
         let answer = self.collect(name, id, path, began);
         if let Some(cluster) = self.0.upgrade() {
             cluster.lock().end_question(id);

@@ -27,7 +27,7 @@ pub fn claim() -> Result<Pins, NoPins> {
 }
 
 /// Claims the folder for programs of relays.
-pub fn claim_of_relays() -> Result<Pins, NoPins> {
+pub(crate) fn claim_of_relays() -> Result<Pins, NoPins> {
     Pins::claim(RELAY_FOLDER, Path::new(""))
 }
 

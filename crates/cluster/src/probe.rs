@@ -53,7 +53,7 @@ pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
 ///
 /// # Errors
 /// If the file cannot be read, is accessible by all users, or is too short.
-pub fn read_key(path: &Path) -> Result<Key, ClusterError> {
+pub(crate) fn read_key(path: &Path) -> Result<Key, ClusterError> {
     use std::os::unix::fs::PermissionsExt;
     let wrong = |why: String| ClusterError::Key { path: path.into(), why };
     let file = open_regular(path).map_err(|error| wrong(error.to_string()))?;

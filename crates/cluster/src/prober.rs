@@ -57,7 +57,7 @@ pub struct Probed(Arc<Places>);
 
 impl Probed {
     /// What probes have shown of it.
-    pub fn observed(&self) -> LinkQuality {
+    pub(crate) fn observed(&self) -> LinkQuality {
         let places = &self.0;
         LinkQuality {
             is_alive: places.is_alive.load(Ordering::Acquire),
@@ -76,7 +76,7 @@ enum Change {
 
 /// What probes have shown of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkQuality {
+pub(crate) struct LinkQuality {
     /// Whether its other end answers.
     pub is_alive: bool,
     /// The last round-trip time; 0: none yet.
@@ -109,9 +109,14 @@ struct ProberState {
 }
 
 /// The thread. It ends when this is dropped.
-pub struct Prober {
+pub(crate) struct Prober {
     shared: Arc<ProberState>,
     thread: Option<JoinHandle<()>>,
+}
+
+fn new_waker() -> Result<Waker, bm_bpf::Error> {
+    let failed = bm_bpf::Error::system("creating an eventfd for probes");
+    Waker::new().map_err(|error| failed(std::io::Error::other(error)))
 }
 
 impl Prober {
@@ -120,16 +125,12 @@ impl Prober {
     /// # Errors
     /// What the system said.
     pub fn start(sender: Sender) -> Result<Self, ClusterError> {
-        let waker = || {
-            let failed = bm_bpf::Error::system("creating an eventfd for probes");
-            Waker::new().map_err(|error| failed(std::io::Error::other(error)))
-        };
         let shared = Arc::new(ProberState {
             changes: Mutex::default(),
             gap_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            waker: waker()?,
-            changed: waker()?,
+            waker: new_waker()?,
+            changed: new_waker()?,
         });
         let probing = Probing::new(Arc::clone(&shared), sender);
         let failed = bm_bpf::Error::system("starting the thread that sends probes");

@@ -36,9 +36,6 @@ impl Program {
     /// one with the same layout.
     pub fn load(earlier: &[PinnedLink]) -> Result<Self, bm_bpf::Error> {
         let failed = bm_bpf::Error::program("loading the fabric program");
-        let earlier_map = |name: &str| {
-            earlier.iter().filter(|pinned| pins::is_ours(pinned)).find_map(|pinned| pins::map(pinned, name))
-        };
         let mut builder = ObjectBuilder::default();
         let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
         let mut inherited = false;
@@ -48,9 +45,11 @@ impl Program {
             if name == "cpus" {
                 map.set_max_entries(u32::try_from(cpus).unwrap_or(1)).map_err(&failed)?;
             }
-            if let Some(map_before) =
-                Some(&name).filter(|name| MAPS.contains(&name.as_str())).and_then(|name| earlier_map(name))
-            {
+            if !MAPS.contains(&name.as_str()) {
+                continue;
+            }
+            let mut ours = earlier.iter().filter(|pinned| pins::is_ours(pinned));
+            if let Some(map_before) = ours.find_map(|pinned| pins::map(pinned, &name)) {
                 map.reuse_fd(map_before.as_fd()).map_err(&failed)?;
                 inherited = true;
             }
@@ -70,7 +69,7 @@ impl Program {
     }
 
     /// The program, for attaching it to fabric links.
-    pub fn xdp_program(&mut self) -> ProgramMut<'_> {
+    pub(crate) fn xdp_program(&mut self) -> ProgramMut<'_> {
         self.object
             .progs_mut()
             .find(|program| program.name() == PROGRAM)
@@ -91,8 +90,9 @@ impl Program {
     /// The epochs that an earlier daemon has set: the current one, and the one before it.
     pub fn epochs(&self) -> Option<(Epoch, Option<Epoch>)> {
         let own = Own::from_bytes(&self.own.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)?;
-        let epoch = |number: u32| u8::try_from(number).ok().map(Epoch::new);
-        Some((epoch(own.epoch)?, epoch(own.epoch_before)))
+        let [now, before] =
+            [own.epoch, own.epoch_before].map(|number| u8::try_from(number).ok().map(Epoch::new));
+        Some((now?, before))
     }
 
     /// Sets the interface of the link to a node; 0: it is not a member.
@@ -113,7 +113,7 @@ impl Program {
     }
 
     /// Makes new packets of frames for Linux, however Linux has marked the old ones: needed on veths.
-    pub fn renew_packets(&self) -> Result<(), bm_bpf::Error> {
+    pub(crate) fn renew_packets(&self) -> Result<(), bm_bpf::Error> {
         let cpus = find(&self.object, "cpus")?;
         for cpu in 0..cpus.max_entries() {
             // Frames arrive on no CPU that is offline.

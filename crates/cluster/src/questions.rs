@@ -39,7 +39,7 @@ impl Question {
     }
 
     /// The first part that is missing.
-    pub fn first_missing(&self) -> u16 {
+    pub(crate) fn first_missing(&self) -> u16 {
         self.parts.iter().position(Option::is_none).unwrap_or(0) as u16
     }
 
@@ -94,7 +94,7 @@ impl Answers {
     }
 
     /// Keeps the answer; returns the parts to send first.
-    pub fn computed(&mut self, node: u16, id: u64, bytes: Vec<u8>) -> Vec<(u16, u16, Vec<u8>)> {
+    pub(crate) fn computed(&mut self, node: u16, id: u64, bytes: Vec<u8>) -> Vec<(u16, u16, Vec<u8>)> {
         let Some(kept) = self.0.iter_mut().find(|kept| kept.of == (node, id)) else { return Vec::new() };
         window(kept.bytes.insert(bytes), 0)
     }

@@ -46,14 +46,15 @@ impl FromStr for RelayLink {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (device, nodes) = text.split_once('=').unwrap_or((text, ""));
-        let number = |text: &str| text.parse().ok().and_then(Node::new).map(Node::number);
         let mut all = Vec::new();
         for part in nodes.split(',').filter(|_| !nodes.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
-            let (first, last) =
-                range.ok_or_else(|| format!("{part:?}: expected node numbers up to 2046, such as 0-3,7"))?;
-            all.extend((first..=last).filter_map(Node::new));
+            match [first, last].map(|text| text.parse().ok().and_then(Node::new)) {
+                [Some(first), Some(last)] if first <= last => {
+                    all.extend((first.number()..=last.number()).filter_map(Node::new));
+                }
+                _ => return Err(format!("{part:?}: expected node numbers up to 2046, such as 0-3,7")),
+            }
         }
         if device.is_empty() {
             return Err("expected DEVICE or DEVICE=NODES, such as eth1=0-3,7".into());
@@ -156,7 +157,7 @@ impl Program {
     /// The indices of the interfaces; counts what comes from them.
     fn find(&self, links: &[RelayLink]) -> Result<Vec<u32>, ClusterError> {
         let counts = self.map("relay_counts")?;
-        let of_one = |link: &RelayLink| {
+        let interfaces = links.iter().map(|link| {
             let ifindex = bm_sys::interface::index(&link.device)
                 .ok_or_else(|| ClusterError::Settings(format!("there is no interface {}", link.device)))?;
             let failed = bm_bpf::Error::program("adding the counters of a relay");
@@ -166,8 +167,8 @@ impl Program {
                 self.interfaces.set_flag(&link.device, Flag::Promiscuous, true).map_err(failed)?;
             }
             Ok(ifindex)
-        };
-        links.iter().map(of_one).collect()
+        });
+        interfaces.collect()
     }
 
     fn fill(&self, settings: &RelaySettings) -> Result<Vec<u32>, ClusterError> {

@@ -84,16 +84,15 @@ impl Objects {
             })
             .collect();
         let mtu = |port: u8| mtus.get(&port).copied().unwrap_or(remote.mtu);
-        let of_host = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });
-        let leads_there = |objects: &Self, prefix: &(IpAddr, u8)| {
-            objects.routes.get(prefix).is_some_and(|route| route.ifindex == remote.ifindex)
-        };
         for entry in entries {
             let (prefix, gateway, mac, mtu) = match *entry {
-                Entry::Own(address) => (of_host(address), None, remote.mac(0, To::Host), remote.mtu),
-                Entry::Neighbor(port, address, index) => {
-                    (of_host(address), None, remote.mac(index.check, To::Neighbor(index.number)), mtu(port))
-                }
+                Entry::Own(address) => (host_prefix(address), None, remote.mac(0, To::Host), remote.mtu),
+                Entry::Neighbor(port, address, index) => (
+                    host_prefix(address),
+                    None,
+                    remote.mac(index.check, To::Neighbor(index.number)),
+                    mtu(port),
+                ),
                 Entry::Prefix(port, address, length) => {
                     let gateway = remote.gateway(port, address.is_ipv6());
                     ((address, length), Some(gateway), remote.mac(port, To::Resolve), mtu(port))
@@ -102,7 +101,10 @@ impl Objects {
                     continue;
                 }
             };
-            if is_ours(prefix) || present.is_some_and(|present| !leads_there(present, &prefix)) {
+            let leads_elsewhere = present.is_some_and(|present| {
+                present.routes.get(&prefix).is_none_or(|route| route.ifindex != remote.ifindex)
+            });
+            if is_ours(prefix) || leads_elsewhere {
                 continue;
             }
             let Some(mac) = mac else { continue };
@@ -112,6 +114,10 @@ impl Objects {
             });
         }
     }
+}
+
+fn host_prefix(address: IpAddr) -> (IpAddr, u8) {
+    (address, if address.is_ipv4() { 32 } else { 128 })
 }
 
 #[cfg(test)]

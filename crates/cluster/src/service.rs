@@ -251,9 +251,9 @@ fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) 
 
 /// Waits for an event or until `due_ns`; returns whether the node has to stop.
 fn wait(events: &LinkEvents, stopped: &UnixStream, others: &[i32], due_ns: u64) -> bool {
-    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let own = [stopped.as_raw_fd(), events.as_fd().as_raw_fd()];
-    let mut all: Vec<_> = own.into_iter().chain(others.iter().copied()).map(poll).collect();
+    let fds = own.into_iter().chain(others.iter().copied());
+    let mut all: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let wait = Duration::from_nanos(due_ns.saturating_sub(now_ns())).min(WAIT_MAX);
     let wait_ms = wait.as_millis() as i32 + 1;
     // SAFETY: an array of as many as said.

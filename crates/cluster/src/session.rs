@@ -148,17 +148,17 @@ impl Session {
     }
 
     /// The epoch of frames to the peer: the one that it announced last.
-    pub fn peer_epoch(&self) -> Epoch {
+    pub(crate) fn peer_epoch(&self) -> Epoch {
         self.peer_epoch
     }
 
     /// Whether the peer's daemon runs and does not have our epoch yet.
-    pub fn is_behind(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_behind(&self, now_ns: u64) -> bool {
         self.hears(now_ns) && self.peer_epoch != self.epochs.now
     }
 
     /// The epochs of this node have changed.
-    pub fn set_epochs(&mut self, epochs: Epochs) {
+    pub(crate) fn set_epochs(&mut self, epochs: Epochs) {
         self.epochs = epochs;
     }
 
@@ -188,7 +188,7 @@ impl Session {
 
     /// The hellos of a tick: that of the session, an offer while the peer is silent, and answers to offers. `version` is that
     /// of our announcement.
-    pub fn hellos(&mut self, version: u64, now_ns: u64) -> Vec<Message> {
+    pub(crate) fn hellos(&mut self, version: u64, now_ns: u64) -> Vec<Message> {
         if now_ns >= self.offered.since_ns + OFFERED_NS {
             self.offered =
                 OfferedNonces { now: (self.random)().max(1), before: self.offered.now, since_ns: now_ns };
@@ -276,7 +276,7 @@ impl Session {
     }
 
     /// Notes that a message was authenticated with another key. While the peer's messages arrive, it is not the peer's.
-    pub fn refuse_key(&mut self, now_ns: u64) {
+    pub(crate) fn refuse_key(&mut self, now_ns: u64) {
         if !self.hears(now_ns) {
             self.refused = Some((Refusal::Key, now_ns));
         }
@@ -319,12 +319,12 @@ impl Session {
     }
 
     /// Questions, answers and counts received since the last call.
-    pub fn take_inbox(&mut self) -> Vec<Contents> {
+    pub(crate) fn take_inbox(&mut self) -> Vec<Contents> {
         std::mem::take(&mut self.inbox)
     }
 
     /// Notes whether probes come back; returns whether that has changed.
-    pub fn set_answers(&mut self, answers: bool) -> bool {
+    pub(crate) fn set_answers(&mut self, answers: bool) -> bool {
         self.has_answered |= answers;
         std::mem::replace(&mut self.answers, answers) != answers
     }
@@ -335,7 +335,7 @@ impl Session {
     }
 
     /// Whether the peer's daemon can be asked for its neighbors, or could be until lately.
-    pub fn defends(&self, now_ns: u64) -> bool {
+    pub(crate) fn defends(&self, now_ns: u64) -> bool {
         self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < DEFENDED_NS)
     }
 
@@ -360,7 +360,7 @@ impl Session {
     }
 
     /// Whether the peer has announced anything yet.
-    pub fn has_announced(&self) -> bool {
+    pub(crate) fn has_announced(&self) -> bool {
         self.version != 0
     }
 
@@ -375,7 +375,7 @@ impl Session {
     }
 
     /// The version of our announcement that the peer has acted on, or a later one since.
-    pub fn confirmed(&self) -> u64 {
+    pub(crate) fn confirmed(&self) -> u64 {
         self.confirmed
     }
 

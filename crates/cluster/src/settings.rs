@@ -330,17 +330,15 @@ pub(crate) mod tests {
             problems(|all| all.members[2].node = all.members[1].node),
             [Problem::NumberTwice("b".into(), "c".into(), 1)]
         );
-        let unknown = |all: &mut Settings| all.links[1].peer = "x".into();
         let expected = [Problem::UnknownPeer("fab2".into(), "x".into()), Problem::NoLink("c".into())];
-        assert_eq!(problems(unknown), expected);
+        assert_eq!(problems(|all| all.links[1].peer = "x".into()), expected);
         assert_eq!(
             problems(|all| all.links[1].peer = "a".into()),
             [Problem::OwnPeer("fab2".into()), Problem::NoLink("c".into())]
         );
-        let both = |all: &mut Settings| all.links[1].peer = "b".into();
         let expected =
             [Problem::PeerTwice("fab1".into(), "fab2".into(), "b".into()), Problem::NoLink("c".into())];
-        assert_eq!(problems(both), expected);
+        assert_eq!(problems(|all| all.links[1].peer = "b".into()), expected);
         assert_eq!(
             problems(|all| all.ports[0].device = "fab1".into()),
             [Problem::DeviceTwice("fab1".into())]

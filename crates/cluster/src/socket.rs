@@ -23,7 +23,11 @@ impl FabricSocket {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open_filtered(ifindex: u32, ethertype: u16, keep: &[libc::sock_filter]) -> io::Result<Self> {
+    pub(crate) fn open_filtered(
+        ifindex: u32,
+        ethertype: u16,
+        keep: &[libc::sock_filter],
+    ) -> io::Result<Self> {
         let socket = Self::open(ifindex, ethertype)?;
         attach_filter(&socket.0, keep)?;
         Ok(socket)

@@ -29,7 +29,7 @@ const READ_MAX: usize = 256;
 
 /// An external port that hosts are asked on.
 #[derive(Debug)]
-pub struct Solicitations {
+pub(crate) struct Solicitations {
     arp: FabricSocket,
     discovery: FabricSocket,
     /// The MAC of the port.
@@ -85,7 +85,6 @@ impl Solicitations {
 
 /// A classic BPF program that keeps frames that have these bytes at these places.
 fn keep(bytes: &[(u32, u8)]) -> Vec<libc::sock_filter> {
-    let step = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = Vec::new();
     for (at, (place, byte)) in bytes.iter().enumerate() {
         let to_drop = 2 * (bytes.len() - at) as u8 - 1;
@@ -95,6 +94,10 @@ fn keep(bytes: &[(u32, u8)]) -> Vec<libc::sock_filter> {
     program.push(step(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0));
     program.push(step(libc::BPF_RET | libc::BPF_K, 0, 0, 0));
     program
+}
+
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
 fn request(mac: [u8; 6], source: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
@@ -147,8 +150,11 @@ fn arp_reply(packet: &[u8]) -> Option<(IpAddr, [u8; 6])> {
 fn advertisement(packet: &[u8]) -> Option<(IpAddr, [u8; 6])> {
     let (header, rest) = packet.split_first_chunk::<IPV6>()?;
     let message = rest.get(..usize::from(u16::from_be_bytes([header[4], header[5]])))?;
-    let address = |at: usize| Some(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?));
-    let pseudo = Pseudo::V6 { source: address(8)?.into(), destination: address(24)?.into() };
+    let [source, destination] = [8, 24].map(|at| header.get(at..)?.first_chunk::<16>());
+    let pseudo = Pseudo::V6 {
+        source: Ipv6Addr::from(*source?).into(),
+        destination: Ipv6Addr::from(*destination?).into(),
+    };
     let (fixed, rest) = message.split_first_chunk::<8>()?;
     let (target, mut options) = rest.split_first_chunk::<16>()?;
     let is_answer = header[6..8] == [ICMPV6, HOP_LIMIT]

@@ -56,7 +56,7 @@ pub struct Store {
 }
 
 /// A node that is a member, whose thread has not been started yet.
-pub struct Admitted(Follower);
+pub(crate) struct Admitted(Follower);
 
 /// What the thread has.
 struct Follower {
@@ -124,7 +124,8 @@ impl Admitted {
         let (requests, mut receiver) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let view = Arc::clone(&follower.view);
-        let run = move || {
+        let thread = std::thread::Builder::new().name("bm-store".into());
+        let thread = thread.spawn(move || {
             let runtime = match runtime() {
                 Ok(runtime) => runtime,
                 Err(why) => return tracing::error!(%why, "the store of the cluster is not followed"),
@@ -136,9 +137,8 @@ impl Admitted {
                 }
                 follower.leave().await;
             });
-        };
-        let failed = bm_bpf::Error::system("starting the thread of the cluster's store");
-        let thread = std::thread::Builder::new().name("bm-store".into()).spawn(run).map_err(failed)?;
+        });
+        let thread = thread.map_err(bm_bpf::Error::system("starting the thread of the cluster's store"))?;
         Ok(Store { requests, stop: Some(stop), view, thread: Some(thread) })
     }
 }

@@ -76,7 +76,7 @@ pub struct LinkView {
 }
 
 /// What a state means, for the log.
-pub fn describe_state(state: State) -> &'static str {
+pub(crate) fn describe_state(state: State) -> &'static str {
     match state {
         State::Up => "up",
         State::NoDaemon => "its daemon does not answer; its fabric program still forwards",
@@ -86,19 +86,18 @@ pub fn describe_state(state: State) -> &'static str {
 }
 
 /// Why messages of the node at the other end are refused, with a hint.
-pub fn describe_refusal(why: &Refusal, peer: &str) -> String {
-    let named = |name: &str, node: u16| match name {
-        "" => format!("node {node}"),
-        name => format!("{name} (node {node})"),
-    };
+pub(crate) fn describe_refusal(why: &Refusal, peer: &str) -> String {
     match why {
         Refusal::Key => {
             "its messages are authenticated with another key: all nodes need the same `key_file`".into()
         }
-        Refusal::Peer(name, node) => format!(
-            "{} is at the other end instead of {peer}: check the cable, or `peer` of this [[cluster.fabric]]",
-            named(name, *node)
-        ),
+        Refusal::Peer(name, node) => {
+            let other =
+                if name.is_empty() { format!("node {node}") } else { format!("{name} (node {node})") };
+            format!(
+                "{other} is at the other end instead of {peer}: check the cable, or `peer` of this [[cluster.fabric]]"
+            )
+        }
         Refusal::Receiver(name, node) => format!(
             "the other end expects node {node} instead of this node: check the cable, or `peer` in the [[cluster.fabric]] of {}",
             if name.is_empty() { peer } else { name }

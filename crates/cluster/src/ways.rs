@@ -23,13 +23,14 @@ pub struct FirstHop {
 
 /// The intermediate over which a node can be reached without the link to it; the first of several.
 pub fn detour(ways: &[FirstHop], to: Node) -> Option<Node> {
-    let leads =
-        |way: &&FirstHop| way.node != to && way.capacity_bps > 0 && way.transit && !way.without.contains(&to);
-    ways.iter().find(leads).map(|way| way.node)
+    let way = ways
+        .iter()
+        .find(|way| way.node != to && way.capacity_bps > 0 && way.transit && !way.without.contains(&to));
+    way.map(|way| way.node)
 }
 
 /// Tells the balancers of workers.
-pub struct Ways {
+pub(crate) struct Ways {
     published: Arc<PublishedPeers>,
     last: Vec<FirstHop>,
     /// By how much delays differ, and a half more.

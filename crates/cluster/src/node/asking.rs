@@ -82,7 +82,12 @@ impl Cluster {
     ///
     /// # Errors
     /// If there is no such node, or its daemon does not answer.
-    pub fn begin_question(&mut self, name: &str, path: &str, now_ns: u64) -> Result<u64, ClusterError> {
+    pub(crate) fn begin_question(
+        &mut self,
+        name: &str,
+        path: &str,
+        now_ns: u64,
+    ) -> Result<u64, ClusterError> {
         let link = self.links.iter().find(|link| link.peer == name);
         let link = link.ok_or_else(|| ClusterError::NoSuchNode(name.into()))?;
         if path.len() > BYTES {
@@ -109,7 +114,7 @@ impl Cluster {
     }
 
     /// The first part of an answer that is missing.
-    pub fn first_missing(&self, id: u64) -> u16 {
+    pub(crate) fn first_missing(&self, id: u64) -> u16 {
         self.questions.get(&id).map_or(0, Question::first_missing)
     }
 
@@ -119,7 +124,7 @@ impl Cluster {
     }
 
     /// Whatever still comes is ignored.
-    pub fn end_question(&mut self, id: u64) {
+    pub(crate) fn end_question(&mut self, id: u64) {
         self.questions.remove(&id);
     }
 }

@@ -11,7 +11,7 @@ use bm_vlb::membership::Epoch;
 
 use super::Cluster;
 use crate::error::ClusterError;
-use crate::fabric_end::{FabricEnd, fabric_ends};
+use crate::fabric_end::fabric_ends;
 use crate::settings::{Member, Settings};
 
 impl Cluster {
@@ -19,7 +19,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If they do not fit this node's settings, or the kernel rejects something.
-    pub fn change_members(
+    pub(crate) fn change_members(
         &mut self,
         members: Vec<Member>,
         epoch: Epoch,
@@ -61,10 +61,11 @@ impl Cluster {
 
     /// Ends links to nodes that are no longer members, or have another number.
     fn end_links(&mut self, new: &Settings) {
-        let stays = |link: &FabricEnd| {
-            new.member(&link.peer).is_some_and(|member| member.node == link.session.peer())
-        };
-        for at in (0..self.links.len()).rev().filter(|at| !stays(&self.links[*at])).collect::<Vec<_>>() {
+        for at in (0..self.links.len()).rev() {
+            let link = &self.links[at];
+            if new.member(&link.peer).is_some_and(|member| member.node == link.session.peer()) {
+                continue;
+            }
             let _never_fails = self.program.set_link(self.links[at].session.peer(), 0);
             let ifindex = self.detach(at);
             self.left.extend(ifindex);
