@@ -98,7 +98,7 @@ fn reports_features() -> bool {
 }
 
 /// Whether programs can be attached at tc by links.
-pub fn has_tcx() -> bool {
+pub(crate) fn has_tcx() -> bool {
     linux_version() >= HAS_TCX
 }
 
@@ -131,7 +131,7 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
 }
 
 /// Why the program is better at tc than at XDP on an interface, whatever comes in there.
-pub fn why_tc(interface: &str) -> Option<String> {
+pub(crate) fn why_tc(interface: &str) -> Option<String> {
     let driver = Interfaces::open().and_then(|interfaces| interfaces.driver(interface)).unwrap_or_default();
     why_no_frames(interface).or_else(|| {
         (driver == "veth")
@@ -203,7 +203,7 @@ impl AttachedInterface {
     ///
     /// XDP has room for one program. At tc others may run before ours, and hand packets to Linux without it; and whoever
     /// may attach programs may detach ours.
-    pub fn why_not_first(&self) -> Option<String> {
+    pub(crate) fn why_not_first(&self) -> Option<String> {
         if !self.is_live() {
             return Some("its program has been detached: restart the daemon".into());
         }
@@ -221,7 +221,7 @@ impl AttachedInterface {
 
     /// Whether the program is still attached to its interface. It is not once the interface is deleted, even if
     /// another one has got the same index.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         let on = self.link.info().map(|info| info.info);
         on.is_ok_and(|on| pins::place(&on) == Some((self.ifindex, self.attach_type)))
     }

@@ -12,7 +12,7 @@ use crate::error::KernelError;
 use crate::layout::INGRESSES;
 
 /// Queues of an interface on which packets can be claimed: `CLAIM_QUEUES` of `claims.h`.
-pub const CLAIM_QUEUES: u32 = 16;
+pub(crate) const CLAIM_QUEUES: u32 = 16;
 
 /// The map of sockets. A socket that is closed leaves it automatically: its packets then go to Linux.
 pub struct Claims {

@@ -106,7 +106,6 @@ impl Interface {
 
     fn ingress(&self) -> Ingress {
         let [a, b, c, d, e, f] = self.mac;
-        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
         Ingress {
             mac: u64::from_le_bytes([0, 0, a, b, c, d, e, f]),
             ifindex: self.ifindex,
@@ -127,6 +126,11 @@ impl Interface {
         let (ifindex, tag) = self.vlan.map_or((self.ifindex, 0), |vlan| (vlan.port, vlan.number()));
         Egress { mac: self.mac, mtu, ifindex, tag }
     }
+}
+
+/// `flag` if it is on, and no flag otherwise.
+fn flag(on: bool, flag: u8) -> u8 {
+    if on { flag } else { 0 }
 }
 
 impl Configuration {
@@ -172,12 +176,13 @@ impl Configuration {
     /// Whether the same is forwarded, and the same left to Linux, as with `other`. Whether a device can send frames
     /// may differ: that is checked periodically.
     pub fn forwards_as(&self, other: &Self) -> bool {
-        let without_devices = |configuration: &Self| {
-            let mut configuration = configuration.clone();
-            configuration.interfaces.iter_mut().for_each(|interface| interface.sends = false);
-            configuration
-        };
-        without_devices(self) == without_devices(other)
+        self.without_devices() == other.without_devices()
+    }
+
+    fn without_devices(&self) -> Self {
+        let mut configuration = self.clone();
+        configuration.interfaces.iter_mut().for_each(|interface| interface.sends = false);
+        configuration
     }
 
     /// Whether any interface has tagged frames.
@@ -197,15 +202,14 @@ impl Configuration {
     /// Interfaces that should forward but found no slot, by their index in Linux.
     pub fn without_slot(&self) -> Vec<u32> {
         let view = self.view();
-        let placed = |interface: &&Interface| {
-            !interface.needs_program()
-                || interface
-                    .vlan
-                    .is_none_or(|tag| tag.places().any(|at| view.vlans[at].ifindex == interface.ifindex))
-                    && view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
-        };
-        let left = self.interfaces.iter().filter(|interface| !placed(interface));
-        left.map(|interface| interface.ifindex).collect()
+        let without = self.interfaces.iter().filter(|interface| {
+            let ifindex = interface.ifindex;
+            let has_slot =
+                interface.vlan.is_none_or(|tag| tag.places().any(|at| view.vlans[at].ifindex == ifindex))
+                    && view.ingress[ifindex as usize % INGRESSES].ifindex == ifindex;
+            interface.needs_program() && !has_slot
+        });
+        without.map(|interface| interface.ifindex).collect()
     }
 }
 

@@ -186,11 +186,11 @@ impl DropMonitor {
             map.set_initial_value(&namespace.to_ne_bytes()).map_err(failed)?;
         }
         let object = open.load().map_err(failed)?;
-        let map = |name: &str| {
+        let [ports, dropped] = ["ports", "dropped"].map(|name| {
             let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
-            MapHandle::try_from(&map)
-        };
-        let (ports, dropped) = (map("ports").map_err(failed)?, map("dropped").map_err(failed)?);
+            MapHandle::try_from(&map).map_err(failed)
+        });
+        let (ports, dropped) = (ports?, dropped?);
         let program = object.progs_mut().next().expect("the object has a program");
         let link = program.attach().map_err(failed)?;
         Ok(Self { ports, dropped, counted: BTreeSet::new(), names, _link: link, _object: object })
@@ -218,11 +218,11 @@ impl DropMonitor {
     /// # Errors
     /// The kernel's error.
     pub fn read(&self) -> Result<Vec<DroppedByLinux>, String> {
-        let failed = |error: libbpf_rs::Error| format!("cannot read what Linux dropped: {error}");
         let mut sums: BTreeMap<(u32, LinuxCause, String), u64> = BTreeMap::new();
         for key in self.dropped.keys() {
             let Some(parts) = parts(&key) else { continue };
-            let counted = bm_bpf::sum_counters::<1>(&self.dropped, &key).map_err(failed)?;
+            let counted = bm_bpf::sum_counters::<1>(&self.dropped, &key)
+                .map_err(|error| format!("cannot read what Linux dropped: {error}"))?;
             let [frames] = counted.unwrap_or_default();
             let reason = self.name(parts.reason);
             let cause = LinuxCause::of(&reason, parts.route, parts.expired);

@@ -53,7 +53,6 @@ const FIRST: usize = 64;
 
 impl Head {
     fn from_filters(filters: &Filters, asked: &FilterInputs) -> Box<Self> {
-        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let mut head = Box::new(Self {
             root: filters.tree.root,
             flags: flag(filters.drop_unmatched, DROP_UNMATCHED)
@@ -98,6 +97,11 @@ impl Head {
         }
         head
     }
+}
+
+/// `flag` if it is on, and no flag otherwise.
+fn flag(on: bool, flag: u32) -> u32 {
+    if on { flag } else { 0 }
 }
 
 /// The parts of a configuration that filters depend on.

@@ -269,18 +269,18 @@ impl Kernel {
 
     /// The latest tables of feasible reverse paths; none before both have been created.
     fn sources(&self) -> libbpf_rs::Result<Option<[MapHandle; 2]>> {
-        let latest = |part: Part, old: usize| {
+        let [ipv4, ipv6] = [(Part::Sources4, 0), (Part::Sources6, 1)].map(|(part, old)| {
             let old = self.tables.sources.as_ref().map(|sources| &sources[old]);
             self.newer[part as usize].as_ref().or(old).map(MapHandle::try_from).transpose()
-        };
-        let both = latest(Part::Sources4, 0)?.zip(latest(Part::Sources6, 1)?);
+        });
+        let both = ipv4?.zip(ipv6?);
         Ok(both.map(|(ipv4, ipv6)| [ipv4, ipv6]))
     }
 
     /// Interfaces with the program where it does not see all packets, or does not know the interface, so that no filter
     /// applies: by their index in Linux, and why.
     pub fn uncovered(&self) -> BTreeMap<u32, String> {
-        let why = |attached: &attach::AttachedInterface| {
+        let uncovered = self.attached.iter().filter_map(|attached| {
             let ifindex = attached.ifindex;
             let no_slot = self.without_slot.contains(&ifindex).then(|| {
                 format!(
@@ -289,8 +289,8 @@ impl Kernel {
                 )
             });
             Some((ifindex, no_slot.or_else(|| attached.why_not_first())?))
-        };
-        self.attached.iter().filter_map(why).collect()
+        });
+        uncovered.collect()
     }
 
     /// The counters of the interface that next hops call `index`.

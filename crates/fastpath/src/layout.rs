@@ -14,18 +14,18 @@ const FIB4_BYTES: usize = 8 << 20;
 const FIB6_BYTES: usize = 64 << 17;
 
 /// Sizes of the parts of `struct hops`: entries, buckets, MTUs, marks of use.
-pub const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
+pub(crate) const HOPS_ROOMS: [usize; 4] = [8 * HOPS, 4 * BUCKETS, 2 * HOPS, HOPS];
 /// Sizes of the parts of `struct fib4`: root, words.
-pub const FIB4_ROOMS: [usize; 2] = [FIB4_ROOT_BYTES, FIB4_BYTES];
+pub(crate) const FIB4_ROOMS: [usize; 2] = [FIB4_ROOT_BYTES, FIB4_BYTES];
 /// Sizes of the parts of `struct fib6`: root, lines.
-pub const FIB6_ROOMS: [usize; 2] = [FIB6_ROOT_BYTES, FIB6_BYTES];
+pub(crate) const FIB6_ROOMS: [usize; 2] = [FIB6_ROOT_BYTES, FIB6_BYTES];
 
 /// Sets of interfaces on which sources may arrive, with one bit for each interface index.
 const SETS_BYTES: usize = bm_fib::sets::SETS * INTERFACES / 8;
 /// Sizes of the parts of `struct sources4`: those of a table, then sets.
-pub const SOURCES4_ROOMS: [usize; 3] = [FIB4_ROOMS[0], FIB4_ROOMS[1], SETS_BYTES];
+pub(crate) const SOURCES4_ROOMS: [usize; 3] = [FIB4_ROOMS[0], FIB4_ROOMS[1], SETS_BYTES];
 /// Sizes of the parts of `struct sources6`.
-pub const SOURCES6_ROOMS: [usize; 3] = [FIB6_ROOMS[0], FIB6_ROOMS[1], SETS_BYTES];
+pub(crate) const SOURCES6_ROOMS: [usize; 3] = [FIB6_ROOMS[0], FIB6_ROOMS[1], SETS_BYTES];
 
 /// Size of a map whose value is a directory and these parts.
 pub fn bytes(rooms: &[usize]) -> usize {
@@ -36,15 +36,15 @@ pub fn bytes(rooms: &[usize]) -> usize {
 pub const INGRESSES: usize = 4096;
 /// The number of brickmoon's own interface indices.
 pub const INTERFACES: usize = 1024;
-pub const FORWARD_IPV4: u8 = 1;
-pub const FORWARD_IPV6: u8 = 2;
-pub const PARTIAL_SUMS: u8 = 4;
+pub(crate) const FORWARD_IPV4: u8 = 1;
+pub(crate) const FORWARD_IPV6: u8 = 2;
+pub(crate) const PARTIAL_SUMS: u8 = 4;
 /// By family, IPv4 first.
 pub const LINUX_ONLY: [u8; 2] = [8, 16];
-pub const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 32;
-pub const REPORT_UNRESOLVED: u8 = 64;
+pub(crate) const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 32;
+pub(crate) const REPORT_UNRESOLVED: u8 = 64;
 pub const LOCAL_BITS: usize = 4096;
-pub const LOCAL_HASH: u32 = 0x9e37_79b9;
+pub(crate) const LOCAL_HASH: u32 = 0x9e37_79b9;
 
 /// `struct ingress`.
 ///
@@ -73,9 +73,9 @@ pub struct Egress {
 
 /// Slots for VLANs, and how many are searched for one.
 pub const VLANS: usize = 4096;
-pub const VLAN_TRIES: usize = 8;
-pub const VLAN_HASH_PORT: u32 = 0x9e37_79b9;
-pub const VLAN_HASH_TAG: u32 = 0x85eb_ca6b;
+pub(crate) const VLAN_TRIES: usize = 8;
+pub(crate) const VLAN_HASH_PORT: u32 = 0x9e37_79b9;
+pub(crate) const VLAN_HASH_TAG: u32 = 0x85eb_ca6b;
 
 /// `struct vlan`.
 ///

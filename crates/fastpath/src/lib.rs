@@ -49,7 +49,7 @@ pub use bm_bpf::AttachType;
 pub use bm_bpf::{NoPins, Pins};
 pub use bm_filter::{Filters, Rate};
 pub use bm_wire::ReversePath;
-pub use claims::{CLAIM_QUEUES, Claims};
+pub use claims::Claims;
 pub use configuration::{Configuration, Interface, PortVlan};
 pub use counters::{COUNTERS, Counters, LEFT_TO_LINUX};
 pub use dropped::{DropMonitor, DroppedByLinux, LinuxCause};

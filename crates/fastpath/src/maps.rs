@@ -20,7 +20,7 @@ pub fn create(name: &str, bytes: usize) -> libbpf_rs::Result<MapHandle> {
 }
 
 /// The `views` map, mapped into memory.
-pub struct MappedViews {
+pub(crate) struct MappedViews {
     map: Map,
 }
 

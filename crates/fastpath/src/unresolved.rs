@@ -33,9 +33,9 @@ pub struct Unresolved {
 impl Unresolved {
     /// `struct unresolved`; `None` for other bytes.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let [high, low] = [0, 8].map(|at| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?)));
         let hop = u32::from_ne_bytes(bytes.get(16..20)?.try_into().ok()?);
-        let destination = Ipv6Addr::from(u128::from(long(0)?) << 64 | u128::from(long(8)?));
+        let destination = Ipv6Addr::from(u128::from(high?) << 64 | u128::from(low?));
         Some(Self { hop: NextHop(hop), destination: destination.to_canonical() })
     }
 }

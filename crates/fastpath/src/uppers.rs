@@ -40,12 +40,10 @@ impl Uppers {
     /// # Errors
     /// Why it is not possible, for people: it needs Linux 6.2 with type information.
     pub fn load() -> Result<Self, String> {
-        let failed = |error: libbpf_rs::Error| {
+        let loaded = ObjectBuilder::default().open_memory(OBJECT).and_then(|open| open.load());
+        loaded.map(Self).map_err(|error| {
             format!("the kernel refuses the program that lists them, which needs Linux 6.2: {error}")
-        };
-        let mut builder = ObjectBuilder::default();
-        let open = builder.open_memory(OBJECT).map_err(failed)?;
-        open.load().map(Self).map_err(failed)
+        })
     }
 
     /// The interfaces in other namespaces on top of one of this thread's namespace, at most 32 of them; none if there is

@@ -19,7 +19,7 @@ pub struct Accepts {
 }
 
 /// What every device of this thread's network namespace supports.
-pub enum Features {
+pub(crate) enum Features {
     /// By interface index.
     Reported(BTreeMap<u32, u64>),
     /// Linux before 6.3 cannot be queried. Frames are then sent to every device that may be able to send them, and

@@ -9,14 +9,14 @@ const KINDS: [fn(&PortFlags) -> bool; 3] =
     [|flags| flags.flood, |flags| flags.mcast_flood, |flags| flags.bcast_flood];
 
 /// Which sets of ports a switch needs.
-pub struct Sets {
+pub(crate) struct Sets {
     isolation: bool,
     kinds: bool,
 }
 
 impl Sets {
     /// The sets for a switch with these settings.
-    pub fn from_settings(settings: &Settings) -> Self {
+    pub(crate) fn from_settings(settings: &Settings) -> Self {
         Self { isolation: settings.isolates(), kinds: settings.limits_floods() }
     }
 

@@ -21,7 +21,7 @@ pub enum Driver {
 
 /// What a switch has to know about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InterfaceState {
+pub(crate) struct InterfaceState {
     pub mtu: u32,
     pub up: bool,
     pub accepts: Accepts,
@@ -54,7 +54,7 @@ impl InterfaceState {
 }
 
 /// Prepares one end of a veth to receive frames from XDP: NAPI (GRO) on, and VLAN tags kept in the frames.
-pub fn prepare_peer(interfaces: &Interfaces, name: &str) -> io::Result<()> {
+pub(crate) fn prepare_peer(interfaces: &Interfaces, name: &str) -> io::Result<()> {
     interfaces.set_gro(name, true)?;
     interfaces.set_offload(name, Offload::TransmitVlan, false).map(drop)
 }

@@ -5,22 +5,22 @@ use libbpf_rs::libbpf_sys;
 
 /// Ports of one switch.
 pub const SLOTS: usize = 1024;
-pub const PORT_UP: u32 = 1;
-pub const PORT_TAKES_FRAMES: u32 = 2;
-pub const PORT_PARTIAL_SUMS: u32 = 4;
-pub const PORT_TAKES_LONG: u32 = 8;
-pub const PORT_NO_LEARNING: u32 = 16;
-pub const PORT_LOCKED: u32 = 32;
-pub const PORT_ISOLATED: u32 = 64;
-pub const PORT_SOURCE_GUARD: u32 = 128;
-pub const PORT_DHCP_GUARD: u32 = 256;
-pub const PORT_RA_GUARD: u32 = 512;
-pub const PORT_UNTAGGED: u32 = 1024;
+pub(crate) const PORT_UP: u32 = 1;
+pub(crate) const PORT_TAKES_FRAMES: u32 = 2;
+pub(crate) const PORT_PARTIAL_SUMS: u32 = 4;
+pub(crate) const PORT_TAKES_LONG: u32 = 8;
+pub(crate) const PORT_NO_LEARNING: u32 = 16;
+pub(crate) const PORT_LOCKED: u32 = 32;
+pub(crate) const PORT_ISOLATED: u32 = 64;
+pub(crate) const PORT_SOURCE_GUARD: u32 = 128;
+pub(crate) const PORT_DHCP_GUARD: u32 = 256;
+pub(crate) const PORT_RA_GUARD: u32 = 512;
+pub(crate) const PORT_UNTAGGED: u32 = 1024;
 /// MAC addresses that each port can have without counting against the size of the table.
-pub const RESERVED_MACS: u32 = 16;
+pub(crate) const RESERVED_MACS: u32 = 16;
 /// The numbers of VLANs in the map of members, for each kind of flood.
-pub const VIDS: u32 = 4096;
-pub const FDB_STATIC: u32 = 1;
+pub(crate) const VIDS: u32 = 4096;
+pub(crate) const FDB_STATIC: u32 = 1;
 
 /// `struct port`.
 ///

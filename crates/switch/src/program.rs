@@ -90,7 +90,7 @@ impl Programs {
     }
 
     /// The program to attach to ports.
-    pub fn on_ports(&mut self) -> ProgramMut<'_> {
+    pub(crate) fn on_ports(&mut self) -> ProgramMut<'_> {
         program(&mut self.object, PROGRAM)
     }
 
@@ -127,7 +127,7 @@ impl Programs {
     }
 
     /// Removes a port from all maps. Entries that are already gone are ignored.
-    pub fn remove_port(&mut self, slot: u32, ifindex: u32) {
+    pub(crate) fn remove_port(&mut self, slot: u32, ifindex: u32) {
         let key = slot.to_ne_bytes();
         let _gone = self.slots.delete(&ifindex.to_ne_bytes());
         for members in std::iter::once(&self.everyone).chain(self.members.values()) {
@@ -148,13 +148,13 @@ impl Programs {
     }
 
     /// Adds an entry to the MAC address table, or replaces it.
-    pub fn set_fdb_entry(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
+    pub(crate) fn set_fdb_entry(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
         let failed = bm_bpf::Error::program("writing a MAC address");
         self.fdb.update(&table::key(address), entry.bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Adds a learned address to the table and to the list of its port.
-    pub fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
+    pub(crate) fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
         let failed = bm_bpf::Error::program("writing a learned MAC address");
         if let Some(macs) = self.learned_by_port.get(&entry.slot) {
             let at = entry.index.to_ne_bytes();
@@ -164,7 +164,7 @@ impl Programs {
     }
 
     /// Sets the number of addresses that count against the size of the table.
-    pub fn set_shared(&self, count: u64) -> Result<(), bm_bpf::Error> {
+    pub(crate) fn set_shared(&self, count: u64) -> Result<(), bm_bpf::Error> {
         let failed = bm_bpf::Error::program("counting MAC addresses");
         self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
@@ -187,7 +187,7 @@ impl Programs {
     }
 
     /// Removes an entry from the MAC address table.
-    pub fn remove_fdb_entry(&self, address: Address) {
+    pub(crate) fn remove_fdb_entry(&self, address: Address) {
         let _gone = self.fdb.delete(&table::key(address));
     }
 

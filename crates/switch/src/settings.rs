@@ -7,7 +7,7 @@ use std::time::Duration;
 /// VLANs that frames can have: 1 to this.
 pub const VLAN_MAX: u16 = 4094;
 /// The VLAN of a port that names none, in a switch with VLANs (802.1Q 9.6).
-pub const VLAN_DEFAULT: u16 = 1;
+pub(crate) const VLAN_DEFAULT: u16 = 1;
 
 /// The settings of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Settings {
     }
 
     /// The name of the other end of [`Self::interface`], which is a port of the switch.
-    pub fn own_port(&self) -> Option<String> {
+    pub(crate) fn own_port(&self) -> Option<String> {
         self.interface.as_ref().map(|name| format!("{name}{OWN_SUFFIX}"))
     }
 
@@ -82,18 +82,18 @@ impl Settings {
     }
 
     /// Whether any port is isolated from other isolated ports.
-    pub fn isolates(&self) -> bool {
+    pub(crate) fn isolates(&self) -> bool {
         self.rules.iter().any(|rule| rule.flags.isolated)
     }
 
     /// Whether any port has a guard against spoofed addresses, DHCP servers or routers.
     pub fn guards(&self) -> bool {
-        let guarded = |flags: &PortFlags| flags.source_guard || flags.dhcp_guard || flags.ra_guard;
-        self.rules.iter().any(|rule| guarded(&rule.flags))
+        let mut flags = self.rules.iter().map(|rule| &rule.flags);
+        flags.any(|flags| flags.source_guard || flags.dhcp_guard || flags.ra_guard)
     }
 
     /// Whether any port refuses some kind of flooded frames.
-    pub fn limits_floods(&self) -> bool {
+    pub(crate) fn limits_floods(&self) -> bool {
         self.rules.iter().map(|rule| &rule.flags).any(|flags| !flags.takes_all_floods())
     }
 }

@@ -188,8 +188,9 @@ impl Switch {
 
     /// A slot for an interface: the one it had, or a free one.
     fn slot(&self, ifindex: u32) -> Option<u32> {
-        let used = |slot: u32| self.joined.values().any(|port| port.slot == slot);
-        if let Some(&slot) = self.inherited.get(&ifindex).filter(|slot| !used(**slot)) {
+        if let Some(&slot) = self.inherited.get(&ifindex)
+            && self.joined.values().all(|port| port.slot != slot)
+        {
             return Some(slot);
         }
         let mut taken: Vec<bool> = vec![false; SLOTS];
@@ -295,7 +296,7 @@ impl Switch {
     }
 
     /// Periodic work: removes expired addresses, and checks the other ends of veth pairs.
-    pub fn maintain(&mut self) {
+    pub(crate) fn maintain(&mut self) {
         let every = match self.settings.ageing / 4 {
             Duration::ZERO => SWEEP_EVERY.1,
             every => every.clamp(SWEEP_EVERY.0, SWEEP_EVERY.1),
@@ -315,12 +316,13 @@ impl Switch {
             }
         };
         self.untold = false;
-        let changed = |(ifindex, port): (&u32, &MemberPort)| {
-            let accepts = features.accepts(*ifindex);
-            (accepts != port.interface.accepts)
-                .then_some((*ifindex, InterfaceState { accepts, ..port.interface }))
-        };
-        let changed: Vec<_> = self.joined.iter().filter_map(changed).collect();
+        let mut changed = Vec::new();
+        for (&ifindex, port) in &self.joined {
+            let accepts = features.accepts(ifindex);
+            if accepts != port.interface.accepts {
+                changed.push((ifindex, InterfaceState { accepts, ..port.interface }));
+            }
+        }
         changed.iter().for_each(|(ifindex, interface)| self.refresh(*ifindex, interface));
     }
 
@@ -331,7 +333,7 @@ impl Switch {
 
     /// The ports, ordered by interface index.
     pub fn ports(&self) -> Vec<PortView> {
-        let view = |(ifindex, port): (&u32, &MemberPort)| PortView {
+        let views = self.joined.iter().map(|(ifindex, port)| PortView {
             name: port.name.clone(),
             ifindex: *ifindex,
             up: port.entry.flags & PORT_UP != 0,
@@ -342,8 +344,8 @@ impl Switch {
             flags: port.settings.flags,
             fdb_max_learned: port.settings.fdb_max_learned,
             counters: self.programs.counters(port.slot),
-        };
-        self.joined.iter().map(view).collect()
+        });
+        views.collect()
     }
 
     /// Keeps the switch running when this is dropped.
@@ -402,7 +404,6 @@ fn own_interface(settings: &Settings, interfaces: &Interfaces) -> Result<(), Swi
 
 /// The entry of a port in the program's map.
 fn entry(ifindex: u32, interface: &InterfaceState, settings: &PortSettings) -> Port {
-    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = &settings.flags;
     let (flood_interval_ns, flood_burst_ns) = schedule(settings.flood_limit);
     let (move_interval_ns, move_burst_ns) = schedule(settings.move_limit);
@@ -433,6 +434,11 @@ fn entry(ifindex: u32, interface: &InterfaceState, settings: &PortSettings) -> P
         port.tagged[usize::from(vlan / 64) % 64] |= 1 << (vlan % 64);
     }
     port
+}
+
+/// `flag` if it is on, and no flag otherwise.
+fn flag(on: bool, flag: u32) -> u32 {
+    if on { flag } else { 0 }
 }
 
 /// Nanoseconds between events at a rate per second, and how much earlier than that they may come.

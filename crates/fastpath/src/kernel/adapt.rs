@@ -11,7 +11,7 @@
 //! virtual machine on a TAP, or it does not: that cannot be read, so received packets are counted: with incomplete
 //! checksums, too large, or to an interface that XDP cannot send through.
 
-use bm_bpf::{AttachType, PinnedLink};
+use bm_bpf::AttachType;
 
 use super::Kernel;
 use crate::attach::{self, AttachChoice};
@@ -41,23 +41,25 @@ pub struct ChangedAttachment {
 impl Kernel {
     /// What to attach the program to on an interface if the configuration does not say, and why.
     pub(super) fn choose(&self, ifindex: u32, choice: AttachChoice) -> (AttachType, Option<String>) {
-        let of_it =
-            |attached: &&attach::AttachedInterface| attached.ifindex == ifindex && attached.reason.is_some();
-        let is_at_tc =
-            |pinned: &PinnedLink| pinned.ifindex == ifindex && pinned.attach_type == AttachType::Tc;
         match choice {
             AttachChoice::Xdp => (AttachType::Xdp, None),
             AttachChoice::Tc => (AttachType::Tc, None),
-            AttachChoice::Auto => match self.attached.iter().find(of_it) {
-                Some(attached) => (attached.attach_type, attached.reason.clone()),
-                None if self.left.iter().any(is_at_tc) && self.claims.is_none() => {
-                    (AttachType::Tc, Some("an earlier daemon had moved it there".into()))
-                }
-                None => match attach::why_tc(&attach::name(ifindex)) {
-                    Some(why) if self.may_use_tc() => (AttachType::Tc, Some(why)),
-                    _ => (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into())),
-                },
-            },
+            AttachChoice::Auto => self.choose_automatically(ifindex),
+        }
+    }
+
+    fn choose_automatically(&self, ifindex: u32) -> (AttachType, Option<String>) {
+        let mut on_it = self.attached.iter().filter(|attached| attached.ifindex == ifindex);
+        if let Some(attached) = on_it.find(|attached| attached.reason.is_some()) {
+            return (attached.attach_type, attached.reason.clone());
+        }
+        let mut left = self.left.iter().filter(|pinned| pinned.ifindex == ifindex);
+        if self.claims.is_none() && left.any(|pinned| pinned.attach_type == AttachType::Tc) {
+            return (AttachType::Tc, Some("an earlier daemon had moved it there".into()));
+        }
+        match attach::why_tc(&attach::name(ifindex)) {
+            Some(why) if self.may_use_tc() => (AttachType::Tc, Some(why)),
+            _ => (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into())),
         }
     }
 

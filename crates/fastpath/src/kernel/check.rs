@@ -33,8 +33,8 @@ fn of_views(found: &View, should: &View) -> Vec<String> {
         differences
             .push(format!("the kernel path has the egress settings {found:x?} and should have {should:x?}"));
     }
-    let rest = |view: &View| (view.flow_seed, view.policy_ipv4, view.policy_ipv6);
-    if rest(found) != rest(should)
+    if (found.flow_seed, found.policy_ipv4, found.policy_ipv6)
+        != (should.flow_seed, should.policy_ipv4, should.policy_ipv6)
         || found.local != should.local
         || found.vlans != should.vlans
         || found.tc_mtus != should.tc_mtus

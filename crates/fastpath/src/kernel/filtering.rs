@@ -1,7 +1,5 @@
 //! The program's filters: their maps, which exist while there are rules, and the counters of rules.
 
-use bm_filter::UNMATCHED;
-
 use super::Kernel;
 use crate::configuration::Configuration;
 use crate::error::KernelError;
@@ -47,14 +45,6 @@ impl Kernel {
         let failed = bm_bpf::Error::program("reading a rule's counter");
         let Some(maps) = &self.filters else { return Ok(0) };
         Ok(maps.count(counter).map_err(failed)?)
-    }
-
-    /// How many packets matched no rule.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn unmatched_count(&self) -> Result<u64, KernelError> {
-        self.rule_count(UNMATCHED)
     }
 
     /// Resets a counter, for use by another rule.

@@ -84,11 +84,11 @@ impl Kernel {
     ) -> Result<Option<u32>, KernelError> {
         let ifindex = attach::ifindex(interface)?;
         let on = attach::program_on(ifindex);
-        let of_it = |pinned: &PinnedLink| {
+        let left = self.left.iter().position(|pinned| {
             let runs = attach_type == AttachType::Tc || Some(pinned.program.id) == on;
             pinned.ifindex == ifindex && pinned.attach_type == attach_type && runs
-        };
-        if let Some(at) = self.left.iter().position(of_it) {
+        });
+        if let Some(at) = left {
             return self.adopt(interface, at).map(Some);
         }
         let name = if held { hold::program_of(attach_type) } else { object::forwards(attach_type) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{MemberPort, Switch};
+use super::Switch;
 use crate::layout::{FDB_STATIC, FdbEntry, RESERVED_MACS};
 use crate::pins;
 use crate::program::is_static;
@@ -86,8 +86,9 @@ impl Switch {
         let slots = std::mem::take(&mut self.inherited);
         let Some(pinned) = self.left.iter().find(|pinned| pins::is_ours(pinned)) else { return };
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
-        let room = |port: &MemberPort| Room { learned_max: port.settings.fdb_max_learned, used: 0 };
-        let mut rooms: BTreeMap<u32, Room> = ports.map(|(_, port)| (port.slot, room(port))).collect();
+        let mut rooms: BTreeMap<u32, Room> = ports
+            .map(|(_, port)| (port.slot, Room { learned_max: port.settings.fdb_max_learned, used: 0 }))
+            .collect();
         let mut fdb = pins::fdb(pinned).unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; they are learned again", self.settings.name);
             Vec::new()
@@ -133,8 +134,10 @@ impl Switch {
     pub fn fdb_count(&self) -> usize {
         let now = now_ns();
         let names = self.names();
-        let counts = |entry: &FdbEntry| names.contains_key(&entry.slot) && !self.is_expired(entry, now);
-        self.known().iter().filter(|(_, entry)| counts(entry)).count()
+        let known = self.known();
+        let valid =
+            known.iter().filter(|(_, entry)| names.contains_key(&entry.slot) && !self.is_expired(entry, now));
+        valid.count()
     }
 
     /// Names of ports by slot.

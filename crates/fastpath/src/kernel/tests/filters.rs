@@ -4,7 +4,7 @@ use super::*;
 use crate::filters::FilterInputs;
 use crate::layout::{INGRESSES, INTERFACES};
 use bm_fib::sets::SetWriter;
-use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, Tree};
+use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, Tree, UNMATCHED};
 use bm_wire::ReversePath;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn the_first_rule_that_matches_decides() {
     lab.check_forwarded(&with(&with(&IPV4, 36, &[0, 54]), 26, &[192, 0, 3, 1]));
     lab.check_forwarded(&with(&with(&IPV6, 56, &[0, 54]), 38, &[0x20, 1, 0xd, 0xb8, 0, 3]));
     let counts: Vec<u64> = (0..3).map(|at| lab.kernel.rule_count(at).unwrap()).collect();
-    assert_eq!((counts, lab.kernel.unmatched_count().unwrap()), (vec![2, 1, 1], 2));
+    assert_eq!((counts, lab.kernel.rule_count(UNMATCHED).unwrap()), (vec![2, 1, 1], 2));
     lab.kernel.clear_rule_count(0).unwrap();
     assert_eq!(lab.kernel.rule_count(0).unwrap(), 0);
     // Without filters the program is the one without them.
