@@ -26,9 +26,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bm_control::config::{self, Config};
-use bm_fib::published::{Published, ReaderHandle};
 use bm_filter::TooMany;
-use bm_forward::tables::Tables;
+use bm_forward::tables::PublishedTables;
 use bm_forward::{
     CurrentPolicies, Decryption, Encryption, IpsecPlan, IpsecWorker, Moved, PolicySas, PuntQueue, SaNumbers,
     SaPlan, SaStatus, Wanted,
@@ -449,8 +448,8 @@ impl IpsecApps {
         worker: usize,
         names: &[String],
         registry: &Registry,
-        tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
-        entrance: PuntQueue,
+        tables: &PublishedTables,
+        punt_queue: PuntQueue,
     ) -> Result<(), Failure> {
         let now_ns = clock_ns();
         let Some(own) = self.workers.get_mut(worker) else { return Ok(()) };
@@ -459,7 +458,7 @@ impl IpsecApps {
         let decryption = Decryption::new(plan, own, names.to_vec(), tables, decrypted, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;
         let encrypted = account(registry, ENCRYPTION, worker)?;
-        let encryption = Encryption::new(plan, own, names.to_vec(), tables(), entrance, encrypted, now_ns);
+        let encryption = Encryption::new(plan, own, names.to_vec(), tables, punt_queue, encrypted, now_ns);
         let encryption = encryption.map_err(Failure::failed)?;
         network.app(DECRYPTION, Box::new(decryption)).map_err(Failure::failed)?;
         network.app(ENCRYPTION, Box::new(encryption)).map_err(Failure::failed)

@@ -108,9 +108,10 @@ fn value(words: &Words, entry: u32, bit: u32) -> u32 {
 fn fork_behind(words: &Words, entry: u32, bit: u32) -> u32 {
     let at = (entry & INDEX) as usize;
     let bitmap = words[at].load(Relaxed);
-    let is_deep =
-        |value: &usize| words[at + 1 + value / 4].load(Relaxed) >> (value % 4 * 16) & 0xffff == 0xffff;
-    let forks_before = (0..rank(bitmap, bit)).filter(is_deep).count();
+    let values_before = 0..rank(bitmap, bit);
+    let forks_before = values_before
+        .filter(|value| words[at + 1 + value / 4].load(Relaxed) >> (value % 4 * 16) & 0xffff == 0xffff)
+        .count();
     let values = bitmap.count_ones() as usize + 1;
     let word = words[at + 1 + values.div_ceil(4) + forks_before / 2].load(Relaxed);
     (word >> (forks_before % 2 * 32)) as u32

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bm_fib::Fib;
 use bm_fib::memory::OutOfMemory;
 use bm_fib::next_hop::NextHops;
+use bm_fib::published::{Published, ReaderHandle, Readers};
 use bm_fib::sets::InterfaceSets;
 use bm_wire::Family;
 
@@ -20,6 +21,20 @@ use crate::lease::Lease;
 pub use crate::interface::{
     DoubtfulSources, Interface, PortInterfaces, ReversePath, Settings, Vlan, ipsec_mac,
 };
+
+/// The current tables, for apps that read them: each registers as a reader.
+#[derive(Clone)]
+pub struct PublishedTables {
+    pub published: Arc<Published<Tables>>,
+    pub readers: Readers,
+}
+
+impl PublishedTables {
+    /// The tables, and one more reader of them.
+    pub fn register(&self) -> (Arc<Published<Tables>>, ReaderHandle) {
+        (self.published.clone(), self.readers.register())
+    }
+}
 
 /// Everything that the route of a packet depends on. Made by [`Tables::new`] and never changed.
 pub struct Tables {

@@ -26,7 +26,7 @@ use bm_port::{HostPort, MemoryPort, Wire};
 use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
 use bm_sys::Mutex;
 
-use crate::tables::{Settings, Tables};
+use crate::tables::{PublishedTables, Settings, Tables};
 use crate::{
     CurrentPolicies, Now, Resolution, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath,
     SlowPort, WaitLimits,
@@ -278,7 +278,7 @@ impl Lab {
                 let current = CurrentPolicies::default();
                 current.set(plan.policies.clone());
                 let punt_queue = slow.add_punt_queue(QUEUE, &current);
-                let tables = || (published.clone(), readers.register());
+                let tables = PublishedTables { published: published.clone(), readers: readers.clone() };
                 ipsec::join(&mut network, &names, plan, &tables, punt_queue, &mut books);
             }
         }

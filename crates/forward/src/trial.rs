@@ -237,11 +237,9 @@ fn routed(tables: &Tables, port: usize, bytes: &[u8]) -> Option<RouteInfo> {
         Family::V4 => validate::ipv4(packet).map(|_| ()),
         Family::V6 => validate::ipv6(packet).map(|_| ()),
     };
-    // These are routed all the same, by the slow path.
-    let by_slow_path =
-        |verdict| matches!(verdict, Verdict::Options | Verdict::HopByHop | Verdict::SourceScope);
     match checked {
-        Err(Refusal::Slow(verdict)) if by_slow_path(verdict) => {}
+        // These are routed all the same, by the slow path.
+        Err(Refusal::Slow(Verdict::Options | Verdict::HopByHop | Verdict::SourceScope)) => {}
         other => other.ok()?,
     }
     let Header { destination, length, .. } = Header::parse(packet)?;

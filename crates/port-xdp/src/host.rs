@@ -52,15 +52,12 @@ impl HostPort for XdpHost {
     }
 
     fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
-        let one_by_one = |host: &mut Self| -> Vec<usize> {
-            packets
+        match self.batch.take().filter(|_| packets.len() > 1) {
+            None => packets
                 .iter()
                 .enumerate()
-                .filter_map(|(place, packet)| host.deliver(packet).is_err().then_some(place))
-                .collect()
-        };
-        match self.batch.take().filter(|_| packets.len() > 1) {
-            None => one_by_one(self),
+                .filter_map(|(place, packet)| self.deliver(packet).is_err().then_some(place))
+                .collect(),
             Some(mut batch) => {
                 let lost = in_batches(&mut batch, self.ifindex, packets);
                 self.batch = Some(batch);

@@ -24,10 +24,9 @@ pub(crate) struct Interface {
 
 impl Interface {
     pub(crate) fn find(name: &str) -> Result<Self, XdpError> {
-        let none = || XdpError::NoInterface { interface: name.into() };
         let asked = |step| move |error| XdpError::System { interface: name.into(), step, error };
         let interfaces = Interfaces::open().map_err(asked("opening a query socket"))?;
-        let index = interfaces.index(name).map_err(|_| none())?;
+        let index = interfaces.index(name).map_err(|_| XdpError::NoInterface { interface: name.into() })?;
         let mtu = interfaces.mtu(name).map_err(asked("reading its MTU"))?;
         let mac = interfaces.mac(name).map_err(asked("reading its MAC address"))?;
         Ok(Self {

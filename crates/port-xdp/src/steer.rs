@@ -164,9 +164,11 @@ impl Program {
 
     /// Loads the program for an interface with another program attached: it only delivers frames to Linux.
     pub(crate) fn beside(port: &Interface, shared: &Shared, options: &Options) -> Result<Self, XdpError> {
-        let refused =
-            |error| XdpError::Attach { interface: port.name.clone(), native: Some(error), generic: None };
-        Self::load(port, shared, options, None)?.map_err(refused)
+        Self::load(port, shared, options, None)?.map_err(|error| XdpError::Attach {
+            interface: port.name.clone(),
+            native: Some(error),
+            generic: None,
+        })
     }
 
     /// Loads the program and attaches it in one mode, or in none; the inner error is the driver's refusal.

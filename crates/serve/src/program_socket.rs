@@ -50,9 +50,10 @@ async fn own(folder: &Path) -> Result<(PathBuf, Socket), Failure> {
 /// Sockets of running programs in the directory of this one.
 pub fn programs_beside(socket: &Path) -> Vec<PathBuf> {
     let entries = socket.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
-    let runs =
-        |path: &PathBuf| process(path).is_some_and(|process| Path::new(&format!("/proc/{process}")).exists());
-    entries.map(|entry| entry.path()).filter(runs).collect()
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter(|path| process(path).is_some_and(|process| Path::new(&format!("/proc/{process}")).exists()))
+        .collect()
 }
 
 /// The process ID in the name of a socket.

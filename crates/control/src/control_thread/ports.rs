@@ -127,12 +127,17 @@ impl Control {
     /// Counters of the kernel path for each port; for a port of workers, the frames that its steering program has
     /// dropped before filters were in place.
     pub fn kernel_counters(&self) -> Vec<Counters> {
-        let read =
-            |place| self.kernel.as_ref().map_or_else(Counters::default, |kernel| kernel.counters(place));
-        let counters = self.ports.iter().map(|port| match self.tally.sum(&port.name, read) {
-            counted if port.in_kernel => counted,
-            counted => [counted.only_held(), Counters::held(port.steering.held(), 0)].into_iter().sum(),
-        });
-        counters.collect()
+        let mut counters = Vec::new();
+        for port in &self.ports {
+            let counted = self.tally.sum(&port.name, |place| {
+                self.kernel.as_ref().map_or_else(Counters::default, |kernel| kernel.counters(place))
+            });
+            counters.push(if port.in_kernel {
+                counted
+            } else {
+                [counted.only_held(), Counters::held(port.steering.held(), 0)].into_iter().sum()
+            });
+        }
+        counters
     }
 }

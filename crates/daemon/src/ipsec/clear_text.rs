@@ -257,11 +257,12 @@ fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> T
     let mut wanted = TargetPolicies { policies: HashMap::new(), exceptions };
     let (mut last, mut rank) = (None, 0);
     for (at, policy) in out.iter().enumerate() {
-        let exempts =
-            |other: &&Policy| other.action != Action::Bypass && policy.selector.overlaps(&other.selector);
         let allow = policy.action == Action::Bypass;
+        let is_exception = out[at + 1..]
+            .iter()
+            .any(|other| other.action != Action::Bypass && policy.selector.overlaps(&other.selector));
         // A policy that allows is needed only as an exception.
-        if allow && !out[at + 1..].iter().copied().any(|other| exempts(&other)) {
+        if allow && !is_exception {
             continue;
         }
         let is_apart = wanted.is_apart(policy);

@@ -11,7 +11,7 @@ use bm_cli::Failure;
 use bm_control::config::Config;
 use bm_control::config::app::ROUTER;
 use bm_fib::published::{Published, Readers};
-use bm_forward::tables::Tables;
+use bm_forward::tables::{PublishedTables, Tables};
 use bm_forward::{
     Balancing, BalancingCounters, BalancingPlan, IPSEC_PORT, Resolver, Router, RouterPort, SlowConfig,
     SlowPath, SlowPort, SlowThread, WaitLimits,
@@ -162,9 +162,10 @@ impl WorkerThreads {
         let mut workers = Vec::new();
         for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
             if let Some(ipsec) = &mut ipsec {
-                let entrance = slow.add_punt_queue(config.slow_path.ring as usize, &ipsec.current);
-                let tables = || (context.published.clone(), context.readers.register());
-                ipsec.add(&mut network, index, &names, &context.registry, &tables, entrance)?;
+                let punt_queue = slow.add_punt_queue(config.slow_path.ring as usize, &ipsec.current);
+                let (published, readers) = (context.published.clone(), context.readers.clone());
+                let tables = PublishedTables { published, readers };
+                ipsec.add(&mut network, index, &names, &context.registry, &tables, punt_queue)?;
             }
             if let Some(plan) = &balancing {
                 let app = balancer(context, plan.clone(), index)?;

@@ -17,7 +17,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use bm_fib::published::{Published, ReaderHandle};
 use bm_filter::Key;
 use bm_frame::Frame;
 use bm_graph::{App, Io};
@@ -37,7 +36,7 @@ use super::live::{Command, Receiver, Report};
 use super::path_mtu::PathMtus;
 use super::rings::{Rings, stop_inputs};
 use super::{IpsecPlan, IpsecWorker, Owner, Stop, errors, frames};
-use crate::tables::Tables;
+use crate::tables::PublishedTables;
 
 /// The port of UDP encapsulation.
 const NAT_TRAVERSAL: [u8; 2] = 4500u16.to_be_bytes();
@@ -79,15 +78,15 @@ impl Decryption {
         plan: &IpsecPlan,
         IpsecWorker { worker, rings: [rings, _], path_mtus }: &mut IpsecWorker,
         ports: Vec<String>,
-        tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
+        tables: &PublishedTables,
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
         let linux = plan.of_kernel.then(|| {
-            let (published, reader) = tables();
+            let (published, reader) = tables.register();
             LeftToLinux::new(published, reader, *worker)
         });
-        let (published, reader) = tables();
+        let (published, reader) = tables.register();
         let interfaces = ArrivesOn::new(published, reader, &ports);
         let mut sas = Vec::new();
         for plan in &plan.sas {
@@ -243,9 +242,10 @@ impl Decryption {
         self.senders.clear();
         if receiver.peer.is_some() {
             // Nothing is left of these headers afterwards.
-            let sender =
-                |one: &WaitingFrame<Esp>| receiver.moved(frames::packet(&one.frame, one.network), &one.more);
-            self.senders.extend(waiting.iter().map(sender));
+            for one in &waiting {
+                let sender = receiver.moved(frames::packet(&one.frame, one.network), &one.more);
+                self.senders.push(sender);
+            }
         }
         let Receiver { sa, status, .. } = receiver;
         if waiting.len() > 1 && sa.takes_bursts(&mut self.lanes) {

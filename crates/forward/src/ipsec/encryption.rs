@@ -35,7 +35,7 @@ use super::path_mtu::PathMtus;
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::punt_queue::PuntQueue;
-use crate::tables::Tables;
+use crate::tables::{PublishedTables, Tables};
 use crate::verdict::Verdict;
 
 mod by_interface;
@@ -96,7 +96,7 @@ impl Encryption {
         plan: &mut IpsecPlan,
         IpsecWorker { worker, rings: [_, rings], path_mtus }: &mut IpsecWorker,
         ports: Vec<String>,
-        (published, reader): (Arc<Published<Tables>>, ReaderHandle),
+        tables: &PublishedTables,
         punt_queue: PuntQueue,
         account: Account,
         now_ns: u64,
@@ -128,6 +128,7 @@ impl Encryption {
             rings: rings.take(),
             account,
         };
+        let (published, reader) = tables.register();
         Ok(Self { ports, inputs: Vec::new(), published, reader, work })
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bm_fib::published::{Published, ReaderHandle, Readers};
+use bm_fib::published::{Published, Readers};
 use bm_ipsec::{
     Action, Df, Direction, Limit, Mode, Numbers, Policies, Policy, Sa, SaId, Secret, Selector, Suite,
     UdpPorts,
@@ -13,7 +13,7 @@ use bm_stats::Reason;
 use bm_wire::checksum;
 
 use super::{IpsecPlan, SaNumbers, SaPlan, SaStatus};
-use crate::tables::Tables;
+use crate::tables::{PublishedTables, Tables};
 use crate::testing::Lab;
 
 mod bursts;
@@ -74,10 +74,10 @@ fn policy(direction: Direction, action: Action) -> Policy {
 }
 
 /// The tables of a lab, for apps outside of it.
-fn tables() -> impl Fn() -> (Arc<Published<Tables>>, ReaderHandle) {
+fn tables() -> PublishedTables {
     let readers = Readers::new();
     let published = Arc::new(Published::new(Lab::new(LINES).tables(), &readers));
-    move || (published.clone(), readers.register())
+    PublishedTables { published, readers }
 }
 
 /// A plan with one SA, and a policy that protects everything with it; also where further numbers come from.

@@ -40,10 +40,9 @@ pub(crate) fn ipv4(tables: &Tables, interface: u16, gateway: Option<u32>, destin
     let own = tables.interfaces.get(usize::from(interface));
     let near = own.and_then(|own| {
         let peer = gateway.unwrap_or(destination);
-        let covers = |&&(address, length): &&(Ipv4Addr, u8)| {
+        let mut covering = own.ipv4.iter().filter(|&&(address, length)| {
             Prefix::containing(u32::from(address), length).is_some_and(|prefix| prefix.contains(peer))
-        };
-        let mut covering = own.ipv4.iter().filter(covers);
+        });
         let first = match gateway {
             Some(_) => covering.next(),
             // The last of equals is the first one in reverse.
@@ -72,10 +71,9 @@ pub(crate) fn ipv6(tables: &Tables, interface: u16, destination: u128) -> Option
     let there = tables.interfaces.iter().filter(|other| other.vrf == vrf).flat_map(|other| &other.ipv6);
     let there = there.map(|&(address, _)| (false, address));
     let rest = tables.local_ipv6.iter().map(|&address| (false, address));
-    let usable = |&(is_here, address): &(bool, Ipv6Addr)| {
+    let candidates = here.chain(there).chain(rest).filter(|&(is_here, address)| {
         !address.is_loopback() && (is_here || !ipv6::is_link_local(u128::from(address)))
-    };
-    let candidates = here.chain(there).chain(rest).filter(usable);
+    });
     let rank = |&(is_here, address): &(bool, Ipv6Addr)| {
         let address = u128::from(address);
         // RFC 6724 5: rule 2 (scope), 5 (interface), 6 (label), 8 (longest match).

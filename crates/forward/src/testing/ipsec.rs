@@ -1,12 +1,9 @@
 //! A lab with IPsec: the two apps between its ports and its router.
 
-use std::sync::Arc;
-
-use bm_fib::published::{Published, ReaderHandle};
 use bm_graph::{Network, Waker};
 
 use super::AllCounters;
-use crate::tables::Tables;
+use crate::tables::PublishedTables;
 use crate::{Decryption, Encryption, IPSEC_PORT, IpsecPlan, IpsecWorker, PuntQueue};
 
 /// When the SAs are added.
@@ -17,15 +14,14 @@ pub(super) fn join(
     network: &mut Network,
     ports: &[String],
     mut plan: IpsecPlan,
-    tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
+    tables: &PublishedTables,
     punt_queue: PuntQueue,
     books: &mut AllCounters,
 ) {
     let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).0.remove(0);
     let (into, out) = (books.open("decryption"), books.open("encryption"));
     let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), tables, into, NOW_NS);
-    let encryption =
-        Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables(), punt_queue, out, NOW_NS);
+    let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables, punt_queue, out, NOW_NS);
     network.app("decryption", Box::new(decryption.expect("SAs that work"))).expect("names differ");
     network.app("encryption", Box::new(encryption.expect("SAs that work"))).expect("names differ");
     for name in ports {

@@ -53,7 +53,7 @@ impl Net {
         self.start_with(gateway, more, "")
     }
 
-    /// The same with more settings of `[ipsec]`.
+    /// Starts a gateway with more settings of `[ipsec]` too.
     fn start_with(&self, gateway: usize, more: &str, settings: &str) -> Option<Daemon<'_>> {
         let file = self.write(gateway, more, settings);
         Daemon::start_with(&self.gateways[gateway], &["--config", &file.display().to_string()])

@@ -112,7 +112,7 @@ impl Net {
         self.brickmoon_with("")
     }
 
-    /// The same with more settings of `[ipsec]`.
+    /// Starts brickmoon with more settings of `[ipsec]`.
     fn brickmoon_with(&self, more: &str) -> Option<Daemon<'_>> {
         let config = format!(
             "[[port]]\ndevice = 'lan'\n[[port]]\ndevice = 'wan'\n[ipsec]\nxfrm_socket = '{}'\n{more}",

@@ -135,9 +135,9 @@ fn way(gateway: Option<IpAddr>, interface: &str) -> String {
 /// An address from which packets may come on an interface: a neighbor of one of its own.
 pub(crate) fn neighbor_address(own: &Interface, ipv6: bool) -> Option<IpAddr> {
     if ipv6 {
-        let global =
-            |(address, _): &&(std::net::Ipv6Addr, u8)| !bm_wire::ipv6::is_link_local((*address).into());
-        let (address, length) = own.ipv6.iter().find(global)?;
+        let mut addresses = own.ipv6.iter();
+        let (address, length) =
+            addresses.find(|(address, _)| !bm_wire::ipv6::is_link_local((*address).into()))?;
         // The last bit changed, or the one before if that gives the address of routers (RFC 4291 2.6.1).
         let other =
             u128::from(*address) ^ if u128::from(*address) & 0xffff == 1 && *length < 127 { 3 } else { 1 };

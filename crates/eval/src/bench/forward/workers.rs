@@ -105,11 +105,13 @@ pub fn workers(options: &Options) -> Result<WorkersFound, BenchError> {
     let begin = Instant::now();
     let cores = cores::allowed();
     let table = options.table(NEXT_HOPS)?;
-    let has_routes =
-        |family: &str| !if family == "ipv4" { table.ipv4.is_empty() } else { table.ipv6.is_empty() };
-    let is_wanted =
-        |&(family, pipelines): &(&str, bool)| has_routes(family) && options.wants(&case(family, pipelines));
-    let cases: Vec<_> = CASES.into_iter().filter(is_wanted).collect();
+    let mut cases = Vec::new();
+    for (family, pipelines) in CASES {
+        let has_routes = !if family == "ipv4" { table.ipv4.is_empty() } else { table.ipv6.is_empty() };
+        if has_routes && options.wants(&case(family, pipelines)) {
+            cases.push((family, pipelines));
+        }
+    }
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }

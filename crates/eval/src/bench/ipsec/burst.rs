@@ -37,16 +37,20 @@ struct Packet {
     now: Range<usize>,
 }
 
+impl Packet {
+    fn new(length: usize) -> Self {
+        Self { header: header(length), length, now: START..START + length }
+    }
+}
+
 impl Burst {
     /// Packets of these sizes, in turn.
     pub fn new(suite: Suite, sizes: &[usize]) -> Self {
-        let packet =
-            |length: &usize| Packet { header: header(*length), length: *length, now: START..START + length };
         let sa = sa(suite);
         let numbers = Numbers::new(sa.esn).reserve_all().expect("none is used");
         Self {
             memory: (0..PACKETS * SLOT).map(|at| (at * 7) as u8).collect(),
-            packets: sizes.iter().cycle().take(PACKETS).map(packet).collect(),
+            packets: sizes.iter().cycle().take(PACKETS).map(|&length| Packet::new(length)).collect(),
             outbound: Outbound::new(&sa, numbers, 0, 0).expect("the SA has no problems"),
             inbound: Inbound::new(&sa, 0).expect("the SA has no problems"),
             sealing: Lanes::new(Direction::Out),

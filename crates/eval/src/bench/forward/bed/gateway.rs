@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bm_fib::published::Published;
-use bm_forward::tables::Vrf;
+use bm_forward::tables::{PublishedTables, Vrf};
 use bm_forward::{
     CurrentPolicies, Encryption, IpsecPlan, IpsecWorker, PolicySas, Router, RouterPort, SaNumbers, SaPlan,
     SaStatus, SlowPath, SlowPort,
@@ -205,8 +205,8 @@ impl Bed {
         let router = Router::new(ports, published.clone(), self.readers.register(), punt_queue);
         let punt_queue = slow.add_punt_queue(SLOW_QUEUE, &CurrentPolicies::default());
         let account = making.watched("encryption")?;
-        let tables = (published, self.readers.register());
-        let encryption = Encryption::new(plan, parts, names, tables, punt_queue, account, 0)
+        let tables = PublishedTables { published, readers: self.readers.clone() };
+        let encryption = Encryption::new(plan, parts, names, &tables, punt_queue, account, 0)
             .map_err(|problem| BenchError::build("the SA")(problem.to_string()))?;
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
