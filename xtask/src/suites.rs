@@ -9,18 +9,17 @@
 //!
 //! Many programs run daemons and hosts in network namespaces, and some of their time limits fail now and then on a busy
 //! machine. If up to five fail, they are run once more, alone, and that result counts; the last
-//! lines name the tests that failed at first as flaky.
+//! lines name the tests that failed at first as flaky. A program that hangs is killed and has failed.
 //! What failed tests printed is shown once more at the end.
 
 mod build;
 mod plan;
+mod process;
 mod report;
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -68,7 +67,7 @@ const AGAIN_MAX: usize = 5;
 /// Runs a failed program once more; `first` is what it printed before.
 fn run_again(program: &Program, first: &Result<Output, String>, sum: &mut Sum) {
     let begin = Instant::now();
-    let output = run_program(program);
+    let output = process::run(program);
     sum.show(&program.name, &output, begin.elapsed());
     sum.count(&program.name, &output);
     if report::passed(&output) {
@@ -121,7 +120,7 @@ fn side_by_side(
     let lane = || {
         while let Some(program) = next() {
             let begin = Instant::now();
-            let output = run_program(&program);
+            let output = process::run(&program);
             let mut ended = ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             ended.0.show(&program.name, &output, begin.elapsed());
             if program.may_run_again && !report::passed(&output) {
@@ -133,48 +132,6 @@ fn side_by_side(
     };
     thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
     ended.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).1
-}
-
-/// A folder for a program's temporary files, removed when the program has ended in any way.
-struct TemporaryFiles(PathBuf);
-
-impl TemporaryFiles {
-    fn new() -> io::Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Short, since paths of sockets in it may have at most 108 bytes.
-        let folder = std::env::temp_dir().join(format!("bm-t{}-{number}", std::process::id()));
-        std::fs::create_dir(&folder).map(|()| Self(folder))
-    }
-}
-
-impl Drop for TemporaryFiles {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("{} is not removed: {error}", self.0.display());
-        }
-    }
-}
-
-/// Runs a program, with its standard output and error in one stream, as on a terminal.
-fn run_program(program: &Program) -> Result<Output, String> {
-    let describe = |error: io::Error| format!("{}: {error}", program.path.display());
-    let (reader, writer) = io::pipe().map_err(describe)?;
-    let files = TemporaryFiles::new().map_err(describe)?;
-    let mut command = Command::new(&program.path);
-    without_package(&mut command);
-    command.args(&program.arguments).envs(program.environment.iter().copied()).env("TMPDIR", &files.0);
-    command.current_dir(&program.folder).stdin(Stdio::null());
-    command.stdout(writer.try_clone().map_err(describe)?).stderr(writer);
-    let child = command.spawn().map_err(describe);
-    // It has the other end of the pipe, which would otherwise never be closed.
-    drop(command);
-    let mut child = child?;
-    let mut text = Vec::new();
-    let read = io::Read::read_to_end(&mut { reader }, &mut text);
-    let status = child.wait().map_err(describe)?;
-    read.map_err(describe)?;
-    Ok(Output { status, stdout: text, stderr: Vec::new() })
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {
