@@ -102,7 +102,7 @@ static __always_inline int complete_tcp_udp(struct xdp_md *ctx, struct segment *
 	sum = folded((__u64)bpf_htons(segment->protocol) + bpf_htons(segment->length));
 	if (field != folded(addresses + sum) && field != folded(others + sum))
 		return false;
-	return complete_segment(ctx, segment->start, segment->length, segment->field, segment->protocol);
+	return complete_segment(ctx, segment->start, segment->length, segment->field);
 }
 
 static __always_inline __u64 words_sum(const __be32 *words, int count)

@@ -138,7 +138,7 @@ __noinline int complete_sum(struct xdp_md *ctx, __u32 slot)
 	if (has_room)
 		done = complete_inside(ctx, segment.start, segment.start + segment.length, searched);
 	if (is_partial)
-		done |= complete_segment(ctx, segment.start, segment.length, segment.field, segment.protocol);
+		done |= complete_segment(ctx, segment.start, segment.length, segment.field);
 	else
 		done |= complete_packet(ctx, network, segment.start + segment.length);
 	if (done)

@@ -92,15 +92,15 @@ static __always_inline bool summed(struct xdp_md *ctx, __u32 start, __u32 length
  * Completes a segment whose field has the sum of the pseudo-header. Like others below, it is no static function, so that
  * the verifier analyses it only once, whatever its callers know.
  */
-__noinline int complete_segment(struct xdp_md *ctx, __u32 start, __u32 length, __u32 field, __u32 protocol)
+__noinline int complete_segment(struct xdp_md *ctx, __u32 start, __u32 length, __u32 field)
 {
 	__u16 sum;
 
 	if (!summed(ctx, start, length, &sum))
 		return false;
 	sum = ~sum;
-	/* In UDP, 0 means that there is no checksum (RFC 768). In TCP it is a checksum like any other. */
-	if (protocol == IPPROTO_UDP && !sum)
+	/* As Linux (skb_checksum_help): in UDP, 0 means that there is no checksum (RFC 768), and TCP is treated alike. */
+	if (!sum)
 		sum = 0xffff;
 	return !bpf_xdp_store_bytes(ctx, field, &sum, sizeof(sum));
 }

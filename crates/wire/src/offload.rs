@@ -173,10 +173,7 @@ impl Place {
         let segment = &mut packet[self.segment];
         // The pseudo-header's sum is in the field already, so one pass over the segment gives the complete sum.
         let complete = checksum(segment);
-        put16(
-            &mut segment[field],
-            if self.protocol == protocol::UDP { udp_field(complete) } else { complete },
-        );
+        put16(&mut segment[field], filled_in(complete));
         true
     }
 
@@ -189,6 +186,11 @@ impl Place {
             v4 => v4,
         }))
     }
+}
+
+/// What Linux fills in where a sum is zero, for TCP as for UDP (skb_checksum_help): minus zero, which is the same sum.
+fn filled_in(checksum: u16) -> u16 {
+    udp_field(checksum)
 }
 
 /// Completes the checksum of an SCTP packet, whose first chunk must have a possible length: zeros in a payload are not a
@@ -284,10 +286,7 @@ mod tests {
                 let pseudo = Place::find(&half).unwrap().pseudo;
                 let mut whole = half.clone();
                 put16(&mut whole[field..], 0);
-                let right = match pseudo.checksum(protocol, &whole[header..]) {
-                    0 if protocol == protocol::UDP => 0xffff,
-                    right => right,
-                };
+                let right = filled_in(pseudo.checksum(protocol, &whole[header..]));
                 put16(&mut whole[field..], right);
                 assert!(complete_partial(&mut half), "word {word:#x}");
                 assert_eq!(half, whole, "half done, word {word:#x}");
@@ -339,7 +338,7 @@ mod tests {
         put16(&mut partial[field..], sum);
         let mut whole = partial.clone();
         let right = checksum(&partial);
-        put16(&mut whole[field..], if protocol == protocol::UDP { udp_field(right) } else { right });
+        put16(&mut whole[field..], filled_in(right));
         [whole, partial].map(|segment| pack(protocol, &segment))
     }
 

@@ -399,7 +399,7 @@ fn completes_partial_checksums() {
     assert_eq!(lab.run(0, &cut), (XDP_REDIRECT, cut));
 }
 
-/// TCP over IPv4 with two bytes of data such that the whole sum is 0; `partial` as above.
+/// TCP over IPv4 with two bytes of data such that the whole sum is 0, for which Linux writes 0xffff; `partial` as above.
 fn tcp_of_sum_zero(partial: bool) -> Vec<u8> {
     let addresses = [192, 0, 2, 1, 192, 0, 2, 2];
     let pseudo = sum(&addresses, 6 + 22);
@@ -407,9 +407,7 @@ fn tcp_of_sum_zero(partial: bool) -> Vec<u8> {
     let last = !sum(&segment, u32::from(pseudo));
     segment[20..].copy_from_slice(&last.to_be_bytes());
     assert_eq!(!sum(&segment, u32::from(pseudo)), 0);
-    if partial {
-        segment[16..18].copy_from_slice(&pseudo.to_be_bytes());
-    }
+    segment[16..18].copy_from_slice(&if partial { pseudo.to_be_bytes() } else { [0xff; 2] });
     let mut ip = vec![0x45, 0, 0, 42, 0, 1, 0, 0, 64, 6, 0, 0];
     ip.extend(addresses);
     let header = !sum(&ip, 0);
