@@ -52,7 +52,8 @@ impl HostPort for XdpHost {
     }
 
     fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
-        match self.batch.take().filter(|_| packets.len() > 1) {
+        let batch = if packets.len() > 1 { self.batch.take() } else { None };
+        match batch {
             None => packets
                 .iter()
                 .enumerate()
