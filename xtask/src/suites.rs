@@ -1,7 +1,8 @@
 //! `cargo xtask test`: builds the test programs, all of them or those that are named, and runs several in parallel.
 //!
 //! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbors, timers and
-//! daemons. Here one more runs in parallel than there are cores. The output of a program is kept together and shown
+//! daemons. Here one more runs in parallel than there are cores, and beside them, when a core is idle, what is no test
+//! program: Clippy, the loom models, the count of instructions. The output of a program is kept together and shown
 //! when it has ended, in cargo's own format, with a sum over all of them at the end.
 //!
 //! `xtask/suites.toml` lists the programs that need the machine to themselves, those that share it with one other, and
@@ -19,7 +20,7 @@ mod report;
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -40,20 +41,30 @@ pub fn run(root: &Path, words: &[String]) -> Result<String, Vec<String>> {
         return Err(vec![format!("no test program has one of {words:?} in its name")]);
     }
     let begin = Instant::now();
-    let Order { beside, in_pairs, alone } = plan.order(programs);
+    let Order { idle, beside, in_pairs, alone } = plan.order(programs);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let mut sum = Sum::default();
-    let mut again = Vec::new();
-    // Programs sleep about half of the time.
-    for (programs, lanes) in [(beside, cores + 1), (in_pairs, 2), (alone, 1)] {
-        again.extend(side_by_side(programs, lanes, &mut sum));
-    }
+    let results = Mutex::new(Results::default());
+    thread::scope(|scope| {
+        scope.spawn(|| results_of(idle, 1, &results));
+        // Programs sleep about half of the time.
+        results_of(beside, cores + 1, &results);
+        results_of(in_pairs, 2, &results);
+    });
+    results_of(alone, 1, &results);
+    let Results { mut sum, again } = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     if again.len() <= AGAIN_MAX {
         again.iter().for_each(|(program, first)| run_again(program, first, &mut sum));
     } else {
         again.iter().for_each(|(program, output)| sum.count(&program.name, output));
     }
     sum.end(begin.elapsed())
+}
+
+/// The sum so far, and the programs that have failed and may be run again, which it does not count yet.
+#[derive(Default)]
+struct Results {
+    sum: Sum,
+    again: Vec<(Program, Result<Output, String>)>,
 }
 
 /// Whether a program's name contains one of `words`; if there are none, each is meant.
@@ -107,31 +118,24 @@ fn without_package(command: &mut Command) {
     }
 }
 
-/// Runs programs in their order, `lanes` at a time. Returns those that have failed and may be run again; these are
-/// not counted yet.
-fn side_by_side(
-    programs: Vec<Program>,
-    lanes: usize,
-    sum: &mut Sum,
-) -> Vec<(Program, Result<Output, String>)> {
+/// Runs programs in their order, `lanes` at a time.
+fn results_of(programs: Vec<Program>, lanes: usize, results: &Mutex<Results>) {
     let waiting = Mutex::new(programs.into_iter());
-    let ended = Mutex::new((sum, Vec::new()));
-    let next = || waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     let lane = || {
         while let Some(program) = next() {
             let begin = Instant::now();
             let output = process::run(&program);
-            let mut ended = ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            ended.0.show(&program.name, &output, begin.elapsed());
-            if program.may_run_again && !report::passed(&output) {
-                ended.1.push((program, output));
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.sum.show(&program.name, &output, begin.elapsed());
+            if !program.when_idle && !report::passed(&output) {
+                results.again.push((program, output));
             } else {
-                ended.0.count(&program.name, &output);
+                results.sum.count(&program.name, &output);
             }
         }
     };
     thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
-    ended.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).1
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {

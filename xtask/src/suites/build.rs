@@ -172,7 +172,7 @@ fn program(message: &Value) -> Option<Program> {
     let package = package(message["package_id"].as_str()?)?;
     let name = program_name(&package, kind, target);
     let (arguments, environment) = (Vec::new(), Vec::new());
-    Some(Program { name, path, arguments, environment, folder, may_run_again: true })
+    Some(Program { name, path, arguments, environment, folder, when_idle: false })
 }
 
 /// The name of the test program of a target of cargo.

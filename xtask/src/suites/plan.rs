@@ -14,8 +14,8 @@ pub struct Program {
     pub environment: Vec<(&'static str, &'static str)>,
     /// The folder that it starts in: its crate's.
     pub folder: PathBuf,
-    /// Whether it may have failed because of what ran beside it. Clippy and the like never do.
-    pub may_run_again: bool,
+    /// Whether it runs only when a core is idle: Clippy and the like. These never fail because of what ran beside them.
+    pub when_idle: bool,
 }
 
 /// The order of programs, by name.
@@ -28,6 +28,8 @@ pub struct Plan {
 /// Programs in the order in which they run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Order {
+    /// One at a time beside all others but those that run alone, when a core is idle.
+    pub idle: Vec<Program>,
     /// Several at a time, enough to keep the machine busy, the longest first.
     pub beside: Vec<Program>,
     /// Two at a time, after those.
@@ -58,28 +60,29 @@ impl Plan {
             list.iter().position(|name| *name == program.name).unwrap_or(list.len())
         };
         programs.sort_by_key(|program| (rank(&self.first, program), rank(&self.in_pairs, program)));
+        let (idle, programs): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.when_idle);
         let (alone, shared) = programs.into_iter().partition(|program| self.alone.contains(&program.name));
         let (in_pairs, beside) =
             Vec::into_iter(shared).partition(|program| self.in_pairs.contains(&program.name));
-        Order { beside, in_pairs, alone }
+        Order { idle, beside, in_pairs, alone }
     }
 }
 
 /// Other tests: clippy; the loom models, which are compiled with another flag; the crates that have optional
-/// libraries, without them; and the count of instructions per packet. Each occupies a core for a while, but at a low
-/// priority, so that daemons of tests beside it do not wait for a core.
+/// libraries, without them; and the count of instructions per packet. Each occupies a core for minutes, so they get one
+/// only when it is idle: daemons of tests beside them do not wait.
 pub fn others(root: &Path, features: &[String]) -> Vec<Program> {
     let program = |name: &str, path: PathBuf, arguments: &str| Program {
         name: name.into(),
-        path: "nice".into(),
-        arguments: ["-n", "15", &path.to_string_lossy()]
+        path: "chrt".into(),
+        arguments: ["--idle", "0", &path.to_string_lossy()]
             .into_iter()
             .chain(arguments.split(' '))
             .map(str::to_string)
             .collect(),
         environment: Vec::new(),
         folder: root.into(),
-        may_run_again: false,
+        when_idle: true,
     };
     let cargo = |name: &str, more: &str| {
         program(name, env!("CARGO").into(), &format!("test --release --locked {more}"))
@@ -104,13 +107,14 @@ mod tests {
     fn named(name: &str) -> Program {
         let (arguments, environment) = (Vec::new(), Vec::new());
         let (path, folder) = ("x".into(), "/".into());
-        Program { name: name.into(), path, arguments, environment, folder, may_run_again: true }
+        Program { name: name.into(), path, arguments, environment, folder, when_idle: name == "clippy" }
     }
 
     #[test]
     fn long_ones_start_first_and_some_run_alone() {
         let plan = Plan::parse("first = ['b', 'a']\nalone = ['z', 'b']\nin_pairs = ['q', 'p']").unwrap();
-        let order = plan.order(["x", "p", "z", "a", "b", "q", "y"].map(named).into());
+        let order = plan.order(["x", "clippy", "p", "z", "a", "b", "q", "y"].map(named).into());
+        assert_eq!(order.idle, ["clippy"].map(named));
         assert_eq!(order.beside, ["a", "x", "y"].map(named));
         assert_eq!(order.in_pairs, ["q", "p"].map(named));
         assert_eq!(order.alone, ["b", "z"].map(named));

@@ -16,8 +16,8 @@ use super::plan::Program;
 
 /// How long a program may run: three times the longest.
 const LIMIT: Duration = Duration::from_secs(12 * 60);
-/// How long what compiles first may run, such as Clippy.
-const LIMIT_OF_COMPILING: Duration = Duration::from_secs(25 * 60);
+/// How long what compiles first may run, such as Clippy, and gets a core only when it is idle.
+const LIMIT_OF_COMPILING: Duration = Duration::from_secs(40 * 60);
 /// How long processes that a program leaves behind may keep its output open.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// killed with all that it has started, as is what it leaves behind; its output then ends with who that was, and its
 /// status is a failure.
 pub fn run(program: &Program) -> Result<Output, String> {
-    let limit = if program.may_run_again { LIMIT } else { LIMIT_OF_COMPILING };
+    let limit = if program.when_idle { LIMIT_OF_COMPILING } else { LIMIT };
     run_within(program, limit, GRACE).map_err(|error| format!("{}: {error}", program.path.display()))
 }
 
@@ -187,7 +187,7 @@ mod tests {
             arguments: vec!["-c".into(), script.into()],
             environment: Vec::new(),
             folder: "/".into(),
-            may_run_again: true,
+            when_idle: false,
         };
         let output = run_within(&program, limit, Duration::from_millis(200)).unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
