@@ -3,7 +3,7 @@
 use super::choice::hides_others;
 use super::order::peers;
 use super::{BodyId, Change, Mirror, Routes, netconf_changed};
-use crate::hop::{Hop, HopFlags};
+use crate::hop::{Hop, HopFlags, Via};
 use crate::neighbor::state;
 use crate::route::RouteBody;
 use crate::{Address, Link, Neighbor, Netconf, NextHop, Rule, netconf};
@@ -329,19 +329,35 @@ fn silently_changed<A: prefix::Address>(
     let pairs = pair(ours, our, their, |one, two| {
         without_advertised(ours.bodies.body(one)).same_route(&without_advertised(fresh.bodies.body(two)))
     })?;
-    let renewed = pairs.into_iter().map(|(our, their)| match their {
-        Some(their) => fresh.bodies.body(their).clone(),
-        None => ours.bodies.body(our).clone(),
+    let renewed = pairs.into_iter().map(|(our, their)| {
+        let our = ours.bodies.body(our);
+        match their {
+            Some(their) => with_weight(fresh.bodies.body(their).clone(), our),
+            None => our.clone(),
+        }
     });
     Some(renewed.collect())
 }
 
-/// A route without what advertisements of routers change silently.
+/// A route as Linux lists it, with the weight that we know of its hop: of one that is left of several Linux lists none,
+/// and uses it again when others join it.
+fn with_weight(mut listed: RouteBody, known: &RouteBody) -> RouteBody {
+    if let (Via::One(hop), Via::One(Hop { weight, .. })) = (&mut listed.via, &known.via) {
+        hop.weight = *weight;
+    }
+    listed
+}
+
+/// A route without what advertisements of routers change silently, and without what Linux does not list.
 fn without_advertised(body: &RouteBody) -> RouteBody {
-    let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
-    match body.via.hops().len() {
-        0 | 1 => body,
-        _ => RouteBody { protocol: 0, preferred_source: None, ..body },
+    let mut body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
+    match &mut body.via {
+        Via::Many(_) => RouteBody { protocol: 0, preferred_source: None, ..body },
+        Via::One(hop) => {
+            hop.weight = 1;
+            body
+        }
+        _ => body,
     }
 }
 

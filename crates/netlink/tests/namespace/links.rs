@@ -97,6 +97,22 @@ fn carrier_lost_and_back() {
     assert_eq!((usable(&watch, "203.0.113.0/24"), usable(&watch, "203.0.115.0/24")), (2, 1));
 }
 
+/// Linux lists no weight for a single next hop of IPv6, but uses it again when another one joins.
+#[test]
+fn the_last_of_several_next_hops() {
+    let Some(namespace) = Namespace::new("last").map(Namespace::with_links) else { return };
+    namespace.enter();
+    let mut watch = watch(alone());
+    let hops = "nexthop via 2001:db8:b::2 weight 3 nexthop via 2001:db8:a::2 weight 200";
+    namespace.ip(&format!("-6 route add 2001:db8:f::/48 metric 5 {hops}"));
+    agrees(&mut watch, "the start");
+    namespace.ip("link del dev b");
+    agrees(&mut watch, "b deleted");
+    agrees(&mut watch, "a comparison");
+    namespace.ip("-6 route append 2001:db8:f::/48 metric 5 via 2001:db8:a::3");
+    agrees(&mut watch, "another next hop");
+}
+
 #[test]
 fn addresses_deleted() {
     let Some(namespace) = Namespace::new("address").map(Namespace::with_links) else { return };
