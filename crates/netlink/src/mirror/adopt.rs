@@ -480,3 +480,35 @@ impl<A: prefix::Address> Same<'_, A> {
         equal
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message;
+    use crate::mirror::Touched;
+    use crate::netconf::{DEFAULT, NetconfUpdate};
+
+    /// A mirror in which interface 5 has this setting, as a list of the kernel says.
+    fn listed(proxy_neigh: bool) -> Mirror {
+        let mut mirror = Mirror::default();
+        mirror.netconf.insert((Family::V4, 5), Netconf { proxy_neigh, ..Netconf::default() });
+        mirror
+    }
+
+    /// Linux copied a setting to an interface after the first list was read: the second one corrects that, silently.
+    #[test]
+    fn what_was_copied_while_a_list_was_read_is_no_difference() {
+        let mut mirror = listed(false);
+        let mut first = listed(true);
+        for mirror in [&mut mirror, &mut first] {
+            let update = NetconfUpdate::default();
+            mirror.apply(Message::Netconf { family: Family::V4, ifindex: DEFAULT, update });
+        }
+        first.keep_doubts(&mirror, &Touched::default(), [false; 2]);
+        for (list, differences) in [(first, 0), (listed(false), 0), (listed(true), 1)] {
+            let mut findings = Findings::up_to(9);
+            mirror.adopt(list, &mut findings);
+            assert_eq!(findings.list.len(), differences, "{findings:?}");
+        }
+    }
+}
