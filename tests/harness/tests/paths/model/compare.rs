@@ -38,6 +38,8 @@ const IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const TCP: u8 = 6;
+/// Flag of TCP.
+const RST: u8 = 4;
 /// ICMP type 11 (RFC 792).
 const TIME_EXCEEDED: u8 = 11;
 const UDP: u8 = 17;
@@ -160,13 +162,21 @@ fn is_own(ttl: u8) -> bool {
     ttl != 63
 }
 
-/// Whether a frame is the router's answer for an address that it does not have: an echo reply, or that nobody listens at
-/// a port.
+/// Whether a frame is the router's answer for an address that it does not have: an echo reply, a RST, or that nobody
+/// listens at a port; or the error about a packet to such an address for which a longer prefix has no route.
 pub fn is_answer_of_route(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
-    kind(frame) == IPV4
-        && matches!(packet.get(9..20), Some([ICMP, _, _, 10, ..]))
-        && matches!(packet.get(20..22), Some([0, 0] | [3, 3]))
+    if kind(frame) != IPV4 || packet.len() < 34 {
+        return false;
+    }
+    let is_from_such = packet[12] == 10;
+    match (packet[9], &packet[20..22]) {
+        (ICMP, [0, 0] | [3, 3]) => is_from_such,
+        // The destination of the packet that the error quotes.
+        (ICMP, [3, 0]) => packet.get(44) == Some(&10),
+        (TCP, _) => is_from_such && is_own(packet[8]) && packet[33] & RST != 0,
+        _ => false,
+    }
 }
 
 /// Whether a frame is an ICMPv6 error.
