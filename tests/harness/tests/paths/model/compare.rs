@@ -250,6 +250,11 @@ impl Trace {
     pub fn is_no_route(&self) -> bool {
         matches!((self.to.len(), self.error), (4, Some([3, 0 | 13])) | (16, Some([1, 0 | 1])))
     }
+
+    /// Whether it says that nobody listens at a port.
+    pub fn is_port_unreachable(&self) -> bool {
+        matches!((self.to.len(), self.error), (4, Some([3, 3])) | (16, Some([1, 4])))
+    }
 }
 
 /// The trace of a frame; `None` for what is not a packet of the probes or an error about one.
