@@ -45,12 +45,12 @@ pub fn run(root: &Path, words: &[String]) -> Result<String, Vec<String>> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let results = Mutex::new(Results::default());
     thread::scope(|scope| {
-        scope.spawn(|| results_of(idle, 1, &results));
+        scope.spawn(|| run_all(idle, 1, &results));
         // Programs sleep about half of the time.
-        results_of(beside, cores + 1, &results);
-        results_of(in_pairs, 2, &results);
+        run_all(beside, cores + 1, &results);
+        run_all(in_pairs, 2, &results);
     });
-    results_of(alone, 1, &results);
+    run_all(alone, 1, &results);
     let Results { mut sum, again } = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     if again.len() <= AGAIN_MAX {
         again.iter().for_each(|(program, first)| run_again(program, first, &mut sum));
@@ -118,24 +118,31 @@ fn without_package(command: &mut Command) {
     }
 }
 
-/// Runs programs in their order, `lanes` at a time.
-fn results_of(programs: Vec<Program>, lanes: usize, results: &Mutex<Results>) {
+/// Runs programs in their order, `at_a_time` of them beside each other.
+fn run_all(programs: Vec<Program>, at_a_time: usize, results: &Mutex<Results>) {
     let waiting = Mutex::new(programs.into_iter());
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let lane = || {
-        while let Some(program) = next() {
-            let begin = Instant::now();
-            let output = process::run(&program);
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.sum.show(&program.name, &output, begin.elapsed());
-            if !program.when_idle && !report::passed(&output) {
-                results.again.push((program, output));
-            } else {
-                results.sum.count(&program.name, &output);
-            }
+    thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| run_one_by_one(&waiting, results));
         }
-    };
-    thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
+    });
+}
+
+/// Runs the next of the programs that wait, until none does.
+fn run_one_by_one(waiting: &Mutex<std::vec::IntoIter<Program>>, results: &Mutex<Results>) {
+    loop {
+        // Unlocked again before the program runs.
+        let Some(program) = waiting.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+        let begin = Instant::now();
+        let output = process::run(&program);
+        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.sum.show(&program.name, &output, begin.elapsed());
+        if !program.when_idle && !report::passed(&output) {
+            results.again.push((program, output));
+        } else {
+            results.sum.count(&program.name, &output);
+        }
+    }
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {

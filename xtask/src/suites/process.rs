@@ -1,4 +1,4 @@
-//! One run of a test program: its output, and an end, also to what would never end by itself.
+//! Runs a test program: reads its output, and kills it if it does not end.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,12 +18,12 @@ use super::plan::Program;
 const LIMIT: Duration = Duration::from_secs(12 * 60);
 /// How long what compiles first may run, such as Clippy, and gets a core only when it is idle.
 const LIMIT_OF_COMPILING: Duration = Duration::from_secs(40 * 60);
-/// How long processes that a program leaves behind may keep its output open.
+/// How long other processes may have the output open after the program has ended.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs a program, with its standard output and error in one stream, as on a terminal. One that runs for too long is
-/// killed with all that it has started, as is what it leaves behind; its output then ends with who that was, and its
-/// status is a failure.
+/// killed, with all processes that have its output open; so are those that still have it open after the program has ended.
+/// The output then says which processes these were, and the status is a failure.
 pub fn run(program: &Program) -> Result<Output, String> {
     let limit = if program.when_idle { LIMIT_OF_COMPILING } else { LIMIT };
     run_within(program, limit, GRACE).map_err(|error| format!("{}: {error}", program.path.display()))
@@ -41,17 +41,17 @@ fn run_within(program: &Program, limit: Duration, grace: Duration) -> io::Result
     let child = command.spawn();
     // It has the other end of the pipe, which would otherwise never be closed.
     drop(command);
-    let mut run = Run { child: child?, chunks: read(reader), text: Vec::new(), pipe };
+    let mut run = Run { child: child?, chunks: start_reading(reader), text: Vec::new(), pipe };
     let status = match run.wait(limit, grace)? {
         End::Closed(status) => status,
         End::Late => run.kill(&format!("ran for more than {} s", limit.as_secs()))?,
-        End::LeftOthers => run.kill("has ended, but not what it started")?,
+        End::LeftOthers => run.kill("has ended, and others still have its output open")?,
     };
     Ok(Output { status, stdout: run.text, stderr: Vec::new() })
 }
 
-/// Reads in a thread of its own, until all who have the other end have closed it.
-fn read(mut reader: PipeReader) -> Receiver<Vec<u8>> {
+/// Starts a thread that reads until every process has closed the other end.
+fn start_reading(mut reader: PipeReader) -> Receiver<Vec<u8>> {
     let (sender, chunks) = channel();
     thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
@@ -102,7 +102,7 @@ impl Run {
         }
     }
 
-    /// Takes what was read meanwhile. Returns whether no more will come.
+    /// Takes what has been read by now. Returns whether the output is closed.
     fn is_closed(&mut self) -> bool {
         loop {
             match self.chunks.recv_timeout(Duration::from_millis(1)) {
@@ -131,7 +131,7 @@ impl Run {
     }
 }
 
-/// The processes that have a pipe open, without this one.
+/// The processes that have a pipe open, except this one.
 fn holders(pipe: &PathBuf) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -144,15 +144,21 @@ fn holders(pipe: &PathBuf) -> Vec<u32> {
         .collect()
 }
 
-/// A process's command, and where its threads are. Threads of tests have the names of their tests.
+/// Appends a process's command, and in which function of the kernel each of its threads waits. Threads of tests have the names of their tests.
 fn describe(process: u32, story: &mut String) {
-    let read = |path: &str| fs::read_to_string(format!("/proc/{process}/{path}")).unwrap_or_default();
-    let _ = writeln!(story, "{process}: {}", read("cmdline").replace('\0', " ").trim());
+    let command = proc_file(process, "cmdline").replace('\0', " ");
+    let _ = writeln!(story, "{process}: {}", command.trim());
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     for thread in threads.filter_map(|entry| entry.file_name().into_string().ok()) {
-        let [name, place] = ["comm", "wchan"].map(|file| read(&format!("task/{thread}/{file}")));
+        let name = proc_file(process, &format!("task/{thread}/comm"));
+        let place = proc_file(process, &format!("task/{thread}/wchan"));
         let _ = writeln!(story, "    {} in {}", name.trim(), place.trim());
     }
+}
+
+/// A file of a process in /proc; empty if the process has ended.
+fn proc_file(process: u32, path: &str) -> String {
+    fs::read_to_string(format!("/proc/{process}/{path}")).unwrap_or_default()
 }
 
 /// A folder for a program's temporary files, removed when the program has ended in any way.
