@@ -99,7 +99,7 @@ __noinline int complete_segment(struct xdp_md *ctx, __u32 start, __u32 length, _
 	if (!summed(ctx, start, length, &sum))
 		return false;
 	sum = ~sum;
-	/* As Linux (skb_checksum_help): in UDP, 0 means that there is no checksum (RFC 768), and TCP is treated alike. */
+	/* In UDP, 0 means that there is no checksum (RFC 768). Linux writes 0xffff for TCP as well (skb_checksum_help). */
 	if (!sum)
 		sum = 0xffff;
 	return !bpf_xdp_store_bytes(ctx, field, &sum, sizeof(sum));

@@ -173,7 +173,8 @@ impl Place {
         let segment = &mut packet[self.segment];
         // The pseudo-header's sum is in the field already, so one pass over the segment gives the complete sum.
         let complete = checksum(segment);
-        put16(&mut segment[field], filled_in(complete));
+        // As Linux (skb_checksum_help), which also does so for TCP.
+        put16(&mut segment[field], udp_field(complete));
         true
     }
 
@@ -186,11 +187,6 @@ impl Place {
             v4 => v4,
         }))
     }
-}
-
-/// What Linux fills in where a sum is zero, for TCP as for UDP (skb_checksum_help): minus zero, which is the same sum.
-fn filled_in(checksum: u16) -> u16 {
-    udp_field(checksum)
 }
 
 /// Completes the checksum of an SCTP packet, whose first chunk must have a possible length: zeros in a payload are not a
@@ -286,7 +282,7 @@ mod tests {
                 let pseudo = Place::find(&half).unwrap().pseudo;
                 let mut whole = half.clone();
                 put16(&mut whole[field..], 0);
-                let right = filled_in(pseudo.checksum(protocol, &whole[header..]));
+                let right = udp_field(pseudo.checksum(protocol, &whole[header..]));
                 put16(&mut whole[field..], right);
                 assert!(complete_partial(&mut half), "word {word:#x}");
                 assert_eq!(half, whole, "half done, word {word:#x}");
@@ -338,7 +334,7 @@ mod tests {
         put16(&mut partial[field..], sum);
         let mut whole = partial.clone();
         let right = checksum(&partial);
-        put16(&mut whole[field..], filled_in(right));
+        put16(&mut whole[field..], udp_field(right));
         [whole, partial].map(|segment| pack(protocol, &segment))
     }
 
