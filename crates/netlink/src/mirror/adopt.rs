@@ -339,8 +339,8 @@ fn silently_changed<A: prefix::Address>(
     Some(renewed.collect())
 }
 
-/// A route as Linux lists it, with the weight that we know of its hop: of one that is left of several Linux lists none,
-/// and uses it again when others join it.
+/// A route as Linux lists it, with the known weight of its only hop. Linux does not list that weight, but uses it again
+/// when other hops join.
 fn with_weight(mut listed: RouteBody, known: &RouteBody) -> RouteBody {
     if let (Via::One(hop), Via::One(Hop { weight, .. })) = (&mut listed.via, &known.via) {
         hop.weight = *weight;
@@ -348,7 +348,8 @@ fn with_weight(mut listed: RouteBody, known: &RouteBody) -> RouteBody {
     listed
 }
 
-/// A route without what advertisements of routers change silently, and without what Linux does not list.
+/// A route without what router advertisements change silently, and without the weight of an only hop, which Linux does
+/// not list.
 fn without_advertised(body: &RouteBody) -> RouteBody {
     let mut body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
     match &mut body.via {
@@ -488,14 +489,14 @@ mod tests {
     use crate::mirror::Touched;
     use crate::netconf::{DEFAULT, NetconfUpdate};
 
-    /// A mirror in which interface 5 has this setting, as a list of the kernel says.
+    /// A mirror of a dump in which interface 5 has this setting.
     fn listed(proxy_neigh: bool) -> Mirror {
         let mut mirror = Mirror::default();
         mirror.netconf.insert((Family::V4, 5), Netconf { proxy_neigh, ..Netconf::default() });
         mirror
     }
 
-    /// Linux copied a setting to an interface after the first list was read: the second one corrects that, silently.
+    /// Linux copies a setting to an interface after the first dump: the second one corrects the mirror without a finding.
     #[test]
     fn what_was_copied_while_a_list_was_read_is_no_difference() {
         let mut mirror = listed(false);

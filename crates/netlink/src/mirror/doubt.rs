@@ -75,7 +75,7 @@ impl Mirror {
         self.ipv6
             .doubt_only(six.iter().copied().filter(|&(t, p)| live.ipv6.in_doubt(t, p)).collect(), changes);
         self.rules_in_doubt = rules;
-        // Settings are an exception: what was copied after they were listed is not in the list.
+        // Except that Linux may have copied settings after they were listed.
         self.doubts = Doubts { settings_copied: self.doubts.settings_copied, ..Doubts::default() };
     }
 

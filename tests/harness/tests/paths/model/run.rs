@@ -261,8 +261,8 @@ impl<'b, 'a> Run<'b, 'a> {
             let wrong = seen.iter().filter(|seen| self.is_compared(seen)).find(|seen| {
                 trace(seen).is_some_and(|trace| {
                     let may_be_between = rules_change && (trace.is_no_route() || trace.is_to(probes::OWN4));
-                    // That nobody listens is never said by a fast path: the packet was left to Linux, which has states of its
-                    // own in the middle of a step.
+                    // Only Linux sends port unreachable, about packets that were left to it; in the middle of a step its
+                    // tables may be in a state that neither round shows.
                     !possible.contains(&trace) && !may_be_between && !trace.is_port_unreachable()
                 })
             });
