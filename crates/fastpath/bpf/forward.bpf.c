@@ -8,6 +8,7 @@
  * Only filters (filter.h) and blackhole routes drop packets here. Whatever needs more than forwarding (local destination, options,
  * fragments, expired TTL, unknown neighbor, no route, too big) is passed to Linux, which answers, resolves and drops as
  * usual. In doubt: XDP_PASS. The decisions are made in forward.h, which skb.bpf.c includes as well.
+ * With FLOWS defined it repeats decisions of Linux's firewall (flows.h).
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -39,7 +40,7 @@ static __always_inline enum verdict send_plain(struct xdp_md *ctx, const struct 
 		spend_ttl(ip);
 	else
 		((struct ipv6 *)ip)->hop_limit--;
-	return FORWARDED;
+	return translated(ip, (void *)(long)ctx->data_end, way, ipv4) ? FORWARDED : PASSED_HEADER;
 }
 
 /* Forwards an untagged packet of the family with this type, which is constant where this is inlined. */
@@ -52,13 +53,16 @@ static __always_inline enum verdict forward_family(struct xdp_md *ctx, struct pa
 
 	if (ip + (ipv4 ? sizeof(struct ipv4) : sizeof(struct ipv6)) > packet->end)
 		return PASSED_HEADER;
-	verdict = ipv4 ? route4(packet, ip, &way) : route6(packet, ip, &way);
+	verdict = ipv4 ? route4(ctx, packet, ip, &way) : route6(ctx, packet, ip, &way);
 	if (verdict != FORWARDED)
 		return verdict;
-	if (way.egress->tag)
+	if (way.egress->tag) {
 		verdict = send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way.entry, way.egress);
-	else
+		if (verdict == FORWARDED)
+			verdict = translate_tagged(ctx, &way, ipv4);
+	} else {
 		verdict = send_plain(ctx, packet, &way, type);
+	}
 	if (verdict == FORWARDED)
 		*action = departed(packet, &way);
 	return verdict;

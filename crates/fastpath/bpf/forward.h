@@ -20,6 +20,7 @@
 #include "fib4.h"
 #include "fib6.h"
 #include "flow.h"
+#include "flows.h"
 #include "layout.h"
 #include "packet.h"
 #include "sampled.h"
@@ -62,6 +63,9 @@ static __always_inline void count(__u32 interface, enum verdict verdict, __u32 r
 struct way {
 	__u64 entry;
 	const struct egress *egress;
+#ifdef FLOWS
+	struct flow *flow; /* by which it is forwarded; NULL for others */
+#endif
 };
 
 /* Whether a source may be an address of this machine. */
@@ -129,6 +133,19 @@ static __always_inline enum verdict leave(__u32 hop, struct packet *packet, stru
 	return FORWARDED;
 }
 
+/* That of a packet which is forwarded by flow, and whose next hop has the verdict: it must leave where Linux sent the others. */
+static __always_inline enum verdict verdict_by_flow(enum verdict verdict, const struct packet *packet,
+						    const struct way *way)
+{
+#ifdef FLOWS
+	if (verdict == FORWARDED && !leaves_as_before(way->flow, way->entry))
+		return PASSED_FIREWALL;
+	if (verdict == FORWARDED)
+		used(way->flow, packet->frame);
+#endif
+	return verdict;
+}
+
 static __always_inline bool is_group(__u32 hop)
 {
 	return HOP_INTERFACE(hops.entries[hop & (HOPS - 1)]) == HOP_GROUP;
@@ -159,13 +176,14 @@ static __always_inline bool is_single_host(__u32 address)
 	return (__u8)(first + 1) > 1 && first != 127 && first >> 4 != 0xe;
 }
 
-static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *ip, struct way *way)
+static __always_inline enum verdict route4(context *ctx, struct packet *packet, struct ipv4 *ip, struct way *way)
 {
 	const struct ingress *ingress = packet->ingress;
+	bool by_flow = !(ingress->flags & FORWARD_IPV4);
 	__u32 source, destination, hop, hash;
 	enum verdict verdict;
 
-	if (!(ingress->flags & FORWARD_IPV4))
+	if (by_flow && !goes_by_flow(ctx, packet, FLOWS_IPV4))
 		return ingress->flags & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : PASSED_INACTIVE;
 	packet->length = bpf_ntohs(ip->total_length);
 	source = bpf_ntohl(ip->source);
@@ -180,6 +198,13 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	    may_be_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
 			   packet->end))
 		return PASSED_PARTIAL_SUM;
+#ifdef FLOWS
+	way->flow = by_flow ? flow_of4(packet, ip) : NULL;
+	if (by_flow && !way->flow)
+		return PASSED_FIREWALL;
+	if (by_flow)
+		destination = bpf_ntohl(way->flow->new_destination[0]);
+#endif
 	hop = fib4_lookup(&fib4, destination);
 	if (ingress->reverse_path || may_be_local(packet->view, source)) {
 		if (!source_is_fine(source, (__u32)ingress->reverse_path << 16 | ingress->interface))
@@ -193,7 +218,7 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	verdict = leave(hop, packet, way);
 	if (verdict == PASSED_UNRESOLVED && ingress->flags & REPORT_UNRESOLVED)
 		report_unresolved(hop, 0, 0xffffull << 32 | destination);
-	return verdict;
+	return by_flow ? verdict_by_flow(verdict, packet, way) : verdict;
 }
 
 /* 2000::/3 or fc00::/7, where nothing is special. */
@@ -212,14 +237,16 @@ static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)
 	return sum;
 }
 
-static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
+static __always_inline enum verdict route6(context *ctx, struct packet *packet, struct ipv6 *ip, struct way *way)
 {
 	struct address6 source, destination;
 	enum verdict verdict;
+	bool by_flow = false;
 	__u32 hop, hash;
 
 	if ((packet->ingress->flags & (FORWARD_IPV6 | LINUX_ONLY_FRAGMENTS_IPV6)) != FORWARD_IPV6) {
-		if (!(packet->ingress->flags & FORWARD_IPV6))
+		by_flow = !(packet->ingress->flags & FORWARD_IPV6);
+		if (by_flow && !goes_by_flow(ctx, packet, FLOWS_IPV6))
 			return packet->ingress->flags & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : PASSED_INACTIVE;
 		if (may_be_fragment(ip + 1, packet->end, ip->next_header))
 			return PASSED_FIREWALL;
@@ -238,6 +265,13 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	if (sums_may_be_partial(packet) &&
 	    may_be_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
 		return PASSED_PARTIAL_SUM;
+#ifdef FLOWS
+	way->flow = by_flow ? flow_of6(packet, ip) : NULL;
+	if (by_flow && !way->flow)
+		return PASSED_FIREWALL;
+	if (by_flow)
+		destination = new_destination6(way->flow);
+#endif
 	hop = fib6_lookup(&fib6, destination);
 	if (is_group(hop)) {
 		if (!flow6(packet, ip, source, destination, &hash))
@@ -247,7 +281,7 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	verdict = leave(hop, packet, way);
 	if (verdict == PASSED_UNRESOLVED && packet->ingress->flags & REPORT_UNRESOLVED)
 		report_unresolved(hop, destination.high, destination.low);
-	return verdict;
+	return by_flow ? verdict_by_flow(verdict, packet, way) : verdict;
 }
 
 /* Twelve bytes in two stores; the word of an egress begins with its MAC. */
@@ -283,6 +317,16 @@ static __always_inline void spend_ttl(struct ipv4 *ip)
 
 	ip->checksum = sum + (sum >= 0xffff);
 	ip->ttl--;
+}
+
+/* Translates a packet that is forwarded by flow; `ip` is its header, of which the fixed part can be accessed. */
+static __always_inline bool translated(void *ip, void *end, const struct way *way, bool ipv4)
+{
+#ifdef FLOWS
+	if (way->flow)
+		return ipv4 ? translate4(ip, end, way->flow) : translate6(ip, end, way->flow);
+#endif
+	return true;
 }
 
 /* Whether the daemon has not confirmed the tables for longer than the grace time. */

@@ -11,8 +11,14 @@ struct ns_common {
 	unsigned int inum;
 } OF_KERNEL;
 
+/* Since Linux 6.17; before, the generation is out of reach. */
+struct netns_nftables {
+	unsigned int base_seq;
+} OF_KERNEL;
+
 struct net {
 	struct ns_common ns;
+	struct netns_nftables nft;
 } OF_KERNEL;
 
 typedef struct {

@@ -60,6 +60,7 @@ struct fib6 {
 #define LINUX_ONLY_IPV6 16
 #define LINUX_ONLY_FRAGMENTS_IPV6 32 /* Linux reassembles them; those of IPv4 are always Linux's */
 #define REPORT_UNRESOLVED 64 /* next hops without a MAC: Linux may drop the packets before it asks for it */
+#define BY_FLOW 128 /* of what only Linux may handle: it decides about a flow's first packets (flows.h) */
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {

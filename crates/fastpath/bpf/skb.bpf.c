@@ -72,6 +72,41 @@ static __always_inline bool is_plain_size(context *ctx, struct packet *packet)
 	return packet->largest && length + sizeof(*eth) == packet->frame;
 }
 
+/*
+ * Translates an IPv4 packet. The kernel knows what its checksum has become: complete, left to a device, or summed up by one.
+ */
+static __always_inline bool translated_skb(context *ctx, const struct way *way)
+{
+#ifdef FLOWS
+	const __u32 upper = sizeof(struct ethernet) + sizeof(struct ipv4);
+	const struct flow *flow = way->flow;
+	__u64 zero_is_none = 0;
+	__u32 checksum;
+	struct ipv4 *ip;
+	__u32 *ports;
+
+	if (!flow || !flow->translates)
+		return true;
+	checksum = upper + __builtin_offsetof(struct tcp, checksum);
+	if (flow->protocol == IPPROTO_UDP) {
+		checksum = upper + __builtin_offsetof(struct udp, checksum);
+		zero_is_none = BPF_F_MARK_MANGLED_0;
+	}
+	if (bpf_l4_csum_replace(ctx, checksum, 0, flow->sum_addresses, BPF_F_PSEUDO_HDR | zero_is_none) ||
+	    bpf_l4_csum_replace(ctx, checksum, 0, flow->sum_ports, zero_is_none))
+		return false;
+	ip = (void *)(long)ctx->data + sizeof(struct ethernet);
+	ports = (void *)(ip + 1);
+	if ((void *)(ports + 1) > (void *)(long)ctx->data_end)
+		return false;
+	ip->checksum = checksum_after(ip->checksum, flow->sum_addresses);
+	ip->source = flow->new_source[0];
+	ip->destination = flow->new_destination[0];
+	*ports = flow->new_ports;
+#endif
+	return true;
+}
+
 static __always_inline enum verdict send4(context *ctx, const struct packet *packet, const struct way *way)
 {
 	struct ipv4 *ip = readdressed(ctx, packet, way, sizeof(*ip));
@@ -80,7 +115,16 @@ static __always_inline enum verdict send4(context *ctx, const struct packet *pac
 		return PASSED_HEADER;
 	spend_ttl(ip);
 	set_priority(ctx, ip->tos);
-	return FORWARDED;
+	return translated_skb(ctx, way) ? FORWARDED : PASSED_HEADER;
+}
+
+/* Whether an IPv6 packet is translated, which is Linux's here: no helper of all kernels can tell a card's sum of it. */
+static __always_inline bool is_translated6(const struct way *way)
+{
+#ifdef FLOWS
+	return way->flow && way->flow->translates;
+#endif
+	return false;
 }
 
 /*
@@ -116,12 +160,14 @@ static __always_inline enum verdict forward_packet(context *ctx, struct packet *
 	if (eth->type == bpf_htons(ETH_P_IP)) {
 		if (ip + sizeof(struct ipv4) > packet->end)
 			return PASSED_HEADER;
-		verdict = route4(packet, ip, way);
+		verdict = route4(ctx, packet, ip, way);
 		return verdict == FORWARDED ? send4(ctx, packet, way) : verdict;
 	}
 	if (ip + sizeof(struct ipv6) > packet->end)
 		return PASSED_HEADER;
-	verdict = route6(packet, ip, way);
+	verdict = route6(ctx, packet, ip, way);
+	if (verdict == FORWARDED && is_translated6(way))
+		return PASSED_FIREWALL;
 	return verdict == FORWARDED ? send6(ctx, packet, way) : verdict;
 }
 

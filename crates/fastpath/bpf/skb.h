@@ -9,10 +9,25 @@
 #include <linux/in.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
+#include "kernel.h"
 #include "packet.h"
 #include "vlan.h"
 
 typedef struct __sk_buff context;
+
+struct net_device {
+	possible_net_t nd_net;
+} OF_KERNEL;
+
+struct sk_buff {
+	struct net_device *dev;
+} OF_KERNEL;
+
+/* The device of a packet, from the kernel's structure for it. */
+static __always_inline struct net_device *device_of(struct sk_buff *packet)
+{
+	return packet->dev;
+}
 
 static __always_inline __u32 arrival_of(const context *ctx)
 {

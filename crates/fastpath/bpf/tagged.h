@@ -68,6 +68,20 @@ static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, 
 	return FORWARDED;
 }
 
+/* Translates a frame that is ready to leave, if it is forwarded by flow. */
+static __always_inline enum verdict translate_tagged(struct xdp_md *ctx, const struct way *way, bool ipv4)
+{
+#ifdef FLOWS
+	__u32 head = sizeof(struct ethernet) + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
+	void *ip = (void *)(long)ctx->data + head, *end = (void *)(long)ctx->data_end;
+
+	if (way->flow && (ip + (ipv4 ? sizeof(struct ipv4) : sizeof(struct ipv6)) > end ||
+			  !translated(ip, end, way, ipv4)))
+		return PASSED_HEADER;
+#endif
+	return FORWARDED;
+}
+
 /* Who a tagged frame is for, and on which interface: as in Linux, a VLAN accepts its own MAC and the port's. */
 static __always_inline const struct ingress *tagged_ingress(const struct packet *packet, const struct ingress *port,
 							    __u32 tag)
@@ -102,12 +116,13 @@ static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct pack
 	priority = number & VLAN_PRIORITY;
 	type = tag->type;
 	if (type == bpf_htons(ETH_P_IP) && ip + sizeof(struct ipv4) <= packet->end)
-		verdict = route4(packet, ip, way);
+		verdict = route4(ctx, packet, ip, way);
 	else if (type == bpf_htons(ETH_P_IPV6) && ip + sizeof(struct ipv6) <= packet->end)
-		verdict = route6(packet, ip, way);
+		verdict = route6(ctx, packet, ip, way);
 	if (verdict != FORWARDED)
 		return verdict;
-	return send_tagged(ctx, FRAME(packet, type, priority, sizeof(*eth) + sizeof(*tag)), way->entry, way->egress);
+	verdict = send_tagged(ctx, FRAME(packet, type, priority, sizeof(*eth) + sizeof(*tag)), way->entry, way->egress);
+	return verdict == FORWARDED ? translate_tagged(ctx, way, type == bpf_htons(ETH_P_IP)) : verdict;
 }
 
 /* Handles a tagged frame; returns what happened to it. */

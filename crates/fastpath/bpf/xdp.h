@@ -5,10 +5,29 @@
 #include <linux/bpf.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
+#include "kernel.h"
 #include "packet.h"
 #include "vlan.h"
 
 typedef struct xdp_md context;
+
+struct net_device {
+	possible_net_t nd_net;
+} OF_KERNEL;
+
+struct xdp_rxq_info {
+	struct net_device *dev;
+} OF_KERNEL;
+
+struct xdp_buff {
+	struct xdp_rxq_info *rxq;
+} OF_KERNEL;
+
+/* The device of a frame, from the kernel's structure for it. */
+static __always_inline struct net_device *device_of(struct xdp_buff *frame)
+{
+	return frame->rxq->dev;
+}
 
 static __always_inline __u32 arrival_of(const context *ctx)
 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::filters::FilterInputs;
 use crate::layout::{
-    Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
+    BY_FLOW, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
     LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, REPORT_UNRESOLVED, VLAN_HASH_PORT,
     VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, VlanEntry,
 };
@@ -96,6 +96,9 @@ pub struct Interface {
     /// Packets to a next hop without a MAC address are reported ([`crate::UnresolvedReader`]): Linux may drop them
     /// before it asks for the neighbor.
     pub report_unresolved: bool,
+    /// What is not forwarded because of [`Self::linux_only`] may be forwarded by flow, once Linux has decided about the
+    /// first packets.
+    pub by_flow: bool,
 }
 
 impl Interface {
@@ -116,7 +119,8 @@ impl Interface {
                 | flag(self.linux_only[1], LINUX_ONLY[1])
                 | flag(self.linux_only_fragments_ipv6, LINUX_ONLY_FRAGMENTS_IPV6)
                 | flag(self.partial_sums, PARTIAL_SUMS)
-                | flag(self.report_unresolved, REPORT_UNRESOLVED),
+                | flag(self.report_unresolved, REPORT_UNRESOLVED)
+                | flag(self.by_flow, BY_FLOW),
             reverse_path: self.reverse_path as u8,
         }
     }
@@ -183,6 +187,11 @@ impl Configuration {
         let mut configuration = self.clone();
         configuration.interfaces.iter_mut().for_each(|interface| interface.sends = false);
         configuration
+    }
+
+    /// Whether anything is forwarded by flow.
+    pub(crate) fn has_flows(&self) -> bool {
+        self.interfaces.iter().any(|interface| interface.by_flow)
     }
 
     /// Whether any interface has tagged frames.

@@ -50,6 +50,9 @@ pub struct Kernel {
     filters: Option<FilterMaps>,
     /// The sockets of workers, if packets may be claimed for them.
     claims: Option<(MapHandle, u32)>,
+    /// The table of flows and what belongs to it, if packets may be forwarded by flow; and whether the program does.
+    flows: Option<FlowMaps>,
+    by_flow: bool,
     /// Whether the program handles VLAN tags.
     tags: bool,
     /// One frame in so many is sampled; 0 for none.
@@ -89,7 +92,7 @@ impl Kernel {
             MappedViews::map(&views).map_err(bm_bpf::Error::system("mapping the tables into memory"))?;
         mapped.head().grace_jiffies.store(attended::jiffies(grace), Relaxed);
         let object = object::load(
-            object::XDP,
+            AttachType::Xdp,
             With {
                 tables: &tables,
                 views: &views,
@@ -97,6 +100,7 @@ impl Kernel {
                 counts: None,
                 filters: None,
                 claims: None,
+                flows: None,
                 tags: false,
                 sample_one_in: 0,
             },
@@ -112,6 +116,8 @@ impl Kernel {
             unresolved,
             filters: None,
             claims: None,
+            flows: None,
+            by_flow: false,
             tags: false,
             sample_one_in: 0,
             object,
@@ -200,6 +206,7 @@ impl Kernel {
             || configuration.has_tags() != self.tags
             || feasible != self.tables.sources.is_some()
             || configuration.sample_one_in != self.sample_one_in
+            || self.takes_flows(configuration) != self.by_flow
             || self.newer.iter().any(Option::is_some)
         {
             self.renew(filters, configuration, feasible)?;
@@ -213,7 +220,7 @@ impl Kernel {
             self.mapped.head().current.store(next, Release);
             self.view = view;
         }
-        Ok(())
+        self.observe(configuration)
     }
 
     /// Loads a program that reads the newer tables, with filters if `filters` says so, and switches all interfaces to
@@ -224,6 +231,7 @@ impl Kernel {
         configuration: &Configuration,
         feasible: bool,
     ) -> Result<(), KernelError> {
+        let by_flow = self.takes_flows(configuration);
         let [hops, fib4, fib6, ..] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
@@ -241,12 +249,13 @@ impl Kernel {
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
             claims: self.claims.as_ref().map(|(map, frame_max)| (map, *frame_max)),
+            flows: self.flows.as_ref().filter(|_| by_flow),
             tags: configuration.has_tags(),
             sample_one_in: configuration.sample_one_in,
         };
-        let mut object = object::load(object::XDP, with)?;
+        let mut object = object::load(AttachType::Xdp, with)?;
         let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
-        let mut tc = at_tc.then(|| object::load(object::TC, with)).transpose()?;
+        let mut tc = at_tc.then(|| object::load(AttachType::Tc, with)).transpose()?;
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits && attached.held.is_none())
         {
             let of_it = match attached.attach_type {
@@ -264,6 +273,7 @@ impl Kernel {
             self.filters = filters;
         }
         (self.tags, self.sample_one_in) = (configuration.has_tags(), configuration.sample_one_in);
+        self.by_flow = by_flow;
         Ok(())
     }
 
@@ -328,15 +338,18 @@ mod adapt;
 mod attended;
 mod check;
 mod filtering;
+mod flows;
 mod hold;
 mod object;
 mod outlive;
 mod place;
 mod trial;
+use flows::FlowMaps;
 use object::{With, find, program};
 use place::switch;
 
 pub use adapt::ChangedAttachment;
+pub use flows::{FlowArea, flows_grace, why_no_flows};
 pub(crate) use object::forwards;
 pub use place::TakenOver;
 pub use trial::Verdict;

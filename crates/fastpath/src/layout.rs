@@ -43,6 +43,7 @@ pub(crate) const PARTIAL_SUMS: u8 = 4;
 pub const LINUX_ONLY: [u8; 2] = [8, 16];
 pub(crate) const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 32;
 pub(crate) const REPORT_UNRESOLVED: u8 = 64;
+pub(crate) const BY_FLOW: u8 = 128;
 pub const LOCAL_BITS: usize = 4096;
 pub(crate) const LOCAL_HASH: u32 = 0x9e37_79b9;
 

@@ -97,7 +97,7 @@ unsafe impl Atomic for Bucket {}
 unsafe impl Atomic for Flow {}
 
 /// Number of buckets of a table of `max` flows: four of five slots are used when it is full.
-fn buckets(max: usize) -> usize {
+pub fn buckets(max: usize) -> usize {
     (max * 5 / 4).div_ceil(WAYS).max(8)
 }
 
@@ -110,6 +110,10 @@ fn flows_at(max: usize) -> usize {
 pub fn bytes(max: usize) -> usize {
     flows_at(max) + max * size_of::<Flow>()
 }
+
+/// The number of an entry: names a flow until it is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowIndex(pub(crate) u32);
 
 /// The memory of a table.
 #[derive(Debug)]

@@ -6,14 +6,18 @@ use bm_bpf::AttachType;
 use bm_bpf::samples::{self, SAMPLES};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 
+use super::flows::{self, FlowMaps};
 use super::{Tables, hold};
 use crate::filters::FilterMaps;
 use crate::unresolved;
 
-/// The object file with the XDP program, and with the one that extends the time for which tables are valid.
-pub(super) static XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
-/// The object file with the program for tc.
-pub(super) static TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skb.bpf.o"));
+/// The object files with the XDP program, and with the one that extends the time for which tables are valid: without
+/// flows, and with them.
+static XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
+static XDP_FLOWS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward_flows.bpf.o"));
+/// Those with the program for tc.
+static TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skb.bpf.o"));
+static TC_FLOWS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skb_flows.bpf.o"));
 
 /// The name of the forwarding program.
 pub(crate) fn forwards(attach_type: AttachType) -> &'static str {
@@ -35,6 +39,8 @@ const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
 /// The section that says whether packets may be claimed for workers, and the map that exists only then.
 const CLAIMS_ON: &str = ".rodata.claims";
 const CLAIMS_MAP: &str = "claims";
+/// The section with the numbers of buckets and flows for which the map of flows has room.
+const FLOWS_ROOM: &str = ".rodata.flows";
 /// The section that says how many frames are sampled, and the maps that exist only then.
 const SAMPLING: &str = ".rodata.sampling";
 const SAMPLING_MAPS: [&str; 3] = [SAMPLES, "sampling", "sample_of_cpu"];
@@ -51,14 +57,22 @@ pub(super) struct With<'a> {
     pub filters: Option<&'a FilterMaps>,
     /// The map of workers' sockets, and the largest frame that their slots hold, in bytes.
     pub claims: Option<(&'a MapHandle, u32)>,
+    /// The table of flows, if packets are forwarded by flow.
+    pub flows: Option<&'a FlowMaps>,
     pub tags: bool,
     /// One frame in so many is sampled; 0 for none.
     pub sample_one_in: u32,
 }
 
-/// Loads an object file.
-pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, bm_bpf::Error> {
-    let With { tables, views, filters, claims, tags, sample_one_in, .. } = with;
+/// Loads the object file with the program of this type.
+pub(super) fn load(attach_type: AttachType, with: With<'_>) -> Result<Object, bm_bpf::Error> {
+    let With { tables, views, filters, claims, flows, tags, sample_one_in, .. } = with;
+    let file = match (attach_type, flows) {
+        (AttachType::Xdp, None) => XDP,
+        (AttachType::Xdp, Some(_)) => XDP_FLOWS,
+        (AttachType::Tc, None) => TC,
+        (AttachType::Tc, Some(_)) => TC_FLOWS,
+    };
     let failed = bm_bpf::Error::program("loading the program");
     let ring = (sample_one_in > 0).then(samples::samples).transpose().map_err(&failed)?;
     let mut builder = ObjectBuilder::default();
@@ -77,6 +91,9 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, bm_bpf::Error>
         if let Some((_, value)) = switches.into_iter().find(|(switch, _)| name == *switch) {
             map.set_initial_value(&value.to_ne_bytes()).map_err(&failed)?;
         }
+        if let Some(flows) = flows.filter(|_| name == FLOWS_ROOM) {
+            map.set_initial_value(&flows.room()).map_err(&failed)?;
+        }
         if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
             || !feasible && SOURCE_MAPS.contains(&name.as_str())
             || claiming.is_none() && name == CLAIMS_MAP
@@ -90,6 +107,7 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, bm_bpf::Error>
             ".bss.fib6" => Some(&tables.fib6),
             CLAIMS_MAP => claiming.map(|(map, _)| map),
             SAMPLES => ring.as_ref(),
+            flows::MAP => flows.map(|flows| &flows.table),
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             ".bss.views" => Some(views),

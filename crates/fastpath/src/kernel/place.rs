@@ -110,7 +110,7 @@ impl Kernel {
         let tc = match self.tc.take() {
             Some(tc) => tc,
             None => object::load(
-                object::TC,
+                AttachType::Tc,
                 With {
                     tables: &self.tables,
                     views: &self.views,
@@ -118,6 +118,7 @@ impl Kernel {
                     counts: Some([&self.counts, &self.held]),
                     filters: self.filters.as_ref(),
                     claims: None,
+                    flows: self.flows.as_ref().filter(|_| self.by_flow),
                     tags: self.tags,
                     sample_one_in: self.sample_one_in,
                 },

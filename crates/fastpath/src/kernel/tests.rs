@@ -14,6 +14,7 @@ use std::process::Command;
 
 mod cost;
 mod filters;
+mod flows;
 mod hold;
 mod outlives;
 mod sampled;
