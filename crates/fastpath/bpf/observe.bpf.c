@@ -132,7 +132,7 @@ struct seen {
 	__u64 flow;
 	__u32 since;
 	__u32 reported;
-	__u32 epoch; /* of the table when it was reported */
+	__u32 epoch; /* of the table */
 	__u32 unused;
 };
 
@@ -151,7 +151,11 @@ const volatile struct {
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/* Whether a flow is old enough to be reported, and has not been lately. */
+/*
+ * Whether a flow is to be reported: it has been seen for some time, and not been reported lately. Time counts from when
+ * the table last began anew, so that packets do not teach that an earlier ruleset let pass, and that waited since then for
+ * their neighbor's MAC: they all leave at once.
+ */
 static __always_inline bool is_due(__u64 flow, __u32 epoch)
 {
 	__u32 place = flow * 0x9e3779b97f4a7c15ull >> (64 - SEEN_SHIFT), now = bpf_jiffies64();
@@ -159,16 +163,16 @@ static __always_inline bool is_due(__u64 flow, __u32 epoch)
 
 	if (!last)
 		return false;
-	if (last->flow != flow) {
+	if (last->flow != flow || last->epoch != epoch) {
 		last->flow = flow;
+		last->epoch = epoch;
 		last->since = now;
-		last->epoch = epoch - 1;
+		last->reported = now - after.again;
 		return false;
 	}
-	if (now - last->since < after.age || (last->epoch == epoch && now - last->reported < after.again))
+	if (now - last->since < after.age || now - last->reported < after.again)
 		return false;
 	last->reported = now;
-	last->epoch = epoch;
 	return true;
 }
 
@@ -217,7 +221,7 @@ static __always_inline void read_connection(struct report *report, struct nf_con
 }
 
 SEC("tcx/egress")
-int bm_observe(struct __sk_buff *ctx)
+int bm_observe_tc(struct __sk_buff *ctx)
 {
 	struct report report = {}, *written;
 	__u32 zero = 0, family;

@@ -1,7 +1,7 @@
 //! What Linux sends through our interfaces of connections that may become flows: `struct report` of `bpf/observe.bpf.c`.
 //!
 //! ```text
-//! bm_observe ─► reports, a ring ─► [`ReportReader`] ─► the thread that learns flows
+//! bm_observe_tc ─► reports, a ring ─► [`ReportReader`] ─► the thread that learns flows
 //! ```
 
 use std::io;

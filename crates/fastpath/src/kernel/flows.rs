@@ -1,7 +1,7 @@
 //! Flows: the table that programs share with the thread which learns them, and the program that reports what Linux sends.
 //!
 //! ```text
-//! program on a port ◄── map flows ◄── the thread bm-flows ◄── ring reports ◄── bm_observe at tc's egress of interfaces
+//! program on a port ◄── map flows ◄── the thread bm-flows ◄── ring reports ◄── bm_observe_tc at tc's egress of interfaces
 //! ```
 //!
 //! Programs with flows are loaded while an interface has [`crate::Interface::by_flow`], and so is the observer. Who loads the
@@ -30,7 +30,7 @@ use crate::reports::{self, Reports};
 pub(super) const MAP: &str = "flows";
 /// The object file with the observer, made by the build script; the program's name.
 static OBSERVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/observe.bpf.o"));
-const OBSERVE: &str = "bm_observe";
+const OBSERVE: &str = "bm_observe_tc";
 /// The section with the times after which a flow is reported.
 const AFTER: &str = ".rodata.observe";
 /// How old a connection must be: most that end sooner have few packets, and each report costs as much as some of those.
