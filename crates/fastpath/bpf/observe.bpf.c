@@ -104,7 +104,8 @@ struct report {
 	__u8 reply;   /* whether it goes in the direction of replies */
 	__u8 tracked; /* whether there is a connection */
 	__u8 tcp_state;
-	__u8 unused[7];
+	__u8 unused[3];
+	__u32 jiffies; /* when it left */
 };
 
 #define REPORTS_RING (1 << 20) /* the same in ../src/reports.rs */
@@ -124,30 +125,31 @@ struct {
 } flows SEC(".maps");
 
 /*
- * The flows that a CPU has seen last, by a hash: a newer one replaces an older one.
+ * Flows that have been seen and not reported yet, by a hash of flow and epoch. One stays in its place until it has been
+ * reported, or has had the time for that: so each gets its turn, however many there are. CPUs do not wait for each other
+ * here: at worst a flow is reported sooner or later.
  */
-#define SEEN_SHIFT 13
+#define SEEN_SHIFT 18
 #define SEEN (1 << SEEN_SHIFT)
 struct seen {
 	__u64 flow;
 	__u32 since;
-	__u32 reported;
-	__u32 epoch; /* of the table */
-	__u32 unused;
+	__u32 reported; /* 0: not yet */
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SEEN);
 	__type(key, __u32);
 	__type(value, struct seen);
 } seen SEC(".maps");
 
-/* In jiffies: how old a flow must be, and how soon it is reported again if the last report had no effect. */
+/* In jiffies: how old a flow must be, how soon it is reported again, and how long it may keep its place. */
 const volatile struct {
 	__u32 age;
 	__u32 again;
-} after SEC(".rodata.observe") = { 1, 1 };
+	__u32 keep;
+} after SEC(".rodata.observe") = { 1, 1, 1 };
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
@@ -158,21 +160,23 @@ extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
  */
 static __always_inline bool is_due(__u64 flow, __u32 epoch)
 {
-	__u32 place = flow * 0x9e3779b97f4a7c15ull >> (64 - SEEN_SHIFT), now = bpf_jiffies64();
+	__u64 name = (flow ^ (__u64)epoch << 32 ^ epoch) * 0x9e3779b97f4a7c15ull;
+	__u32 place = name >> (64 - SEEN_SHIFT), now = bpf_jiffies64();
 	struct seen *last = bpf_map_lookup_elem(&seen, &place);
 
 	if (!last)
 		return false;
-	if (last->flow != flow || last->epoch != epoch) {
-		last->flow = flow;
-		last->epoch = epoch;
+	if (last->flow != name) {
+		if (last->flow && !last->reported && now - last->since < after.keep)
+			return false;
 		last->since = now;
-		last->reported = now - after.again;
+		last->reported = 0;
+		last->flow = name;
 		return false;
 	}
-	if (now - last->since < after.age || now - last->reported < after.again)
+	if (now - last->since < after.age || (last->reported && now - last->reported < after.again))
 		return false;
-	last->reported = now;
+	last->reported = now | 1;
 	return true;
 }
 
@@ -257,6 +261,7 @@ int bm_observe_tc(struct __sk_buff *ctx)
 	report.input = ctx->ingress_ifindex;
 	report.output = ctx->ifindex;
 	report.mark = ctx->mark;
+	report.jiffies = bpf_jiffies64();
 	written = bpf_ringbuf_reserve(&reports, sizeof(report), 0);
 	if (!written)
 		return TCX_NEXT;

@@ -7,12 +7,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use bm_bpf::RingReader;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
 use rustix::time::{ClockId, clock_getres};
+
+use crate::flows::{Report, ReportedConnection, ReportedTuple};
 
 /// The map's name in the program.
 pub(crate) const MAP: &str = "reports";
@@ -20,52 +21,10 @@ pub(crate) const MAP: &str = "reports";
 const RING: u32 = 1 << 20;
 /// Bytes of a report.
 const REPORT: usize = 160;
+/// Offset of the family, 4 or 6.
+const FAMILY: usize = 148;
 /// `AF_INET`, as a tuple has it.
 const IPV4: u16 = libc::AF_INET as u16;
-
-/// Addresses and ports of packets in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tuple {
-    pub source: IpAddr,
-    pub destination: IpAddr,
-    pub source_port: u16,
-    pub destination_port: u16,
-}
-
-/// What connection tracking knows about a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tracked {
-    /// As packets of the connection arrive, in its first direction and in that of replies.
-    pub tuples: [Tuple; 2],
-    /// Whether the packet goes in the direction of replies.
-    pub reply: bool,
-    /// Zone, and whether it holds for the two directions.
-    pub zone: u16,
-    pub zone_directions: u8,
-    pub mark: u32,
-    /// `enum ip_conntrack_status`.
-    pub status: u32,
-    /// Until it is forgotten if no packet comes.
-    pub timeout: Duration,
-    /// `enum tcp_conntrack`; 0 for other protocols.
-    pub tcp_state: u8,
-}
-
-/// A packet that Linux has forwarded, as it leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    pub protocol: u8,
-    pub sent: Tuple,
-    /// Index in Linux of the interface that it came in on.
-    pub input: u32,
-    /// And of the one by which it leaves.
-    pub output: u32,
-    pub mark: u32,
-    /// Generation of nftables at that time.
-    pub generation: u32,
-    /// The connection; `None` if it is not tracked.
-    pub tracked: Option<Tracked>,
-}
 
 /// Reads fields in order.
 struct Fields<'a>(&'a [u8]);
@@ -96,51 +55,51 @@ impl<'a> Fields<'a> {
     }
 
     /// `struct nf_conntrack_tuple`.
-    fn tuple(&mut self) -> Option<Tuple> {
+    fn tuple(&mut self) -> Option<ReportedTuple> {
         let is_ipv4 = self.0.get(18..20)? == IPV4.to_ne_bytes();
         let (source, source_port) = (self.address(is_ipv4)?, self.port()?);
         self.take::<2>()?;
         let (destination, destination_port) = (self.address(is_ipv4)?, self.port()?);
         self.take::<2>()?;
-        Some(Tuple { source, destination, source_port, destination_port })
+        Some(ReportedTuple { source, destination, source_port, destination_port })
     }
 }
 
-/// Time of a jiffy.
-fn jiffy() -> Duration {
-    Duration::from_nanos(clock_getres(ClockId::MonotonicCoarse).tv_nsec as u64)
+/// Jiffies in a second (CONFIG_HZ), from the kernel's coarse clocks, which advance once per jiffy.
+fn jiffies_per_second() -> u32 {
+    (1_000_000_000 / clock_getres(ClockId::MonotonicCoarse).tv_nsec.max(1)) as u32
 }
 
-impl Report {
-    /// `struct report`; `None` for other bytes.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; REPORT] = bytes.try_into().ok()?;
-        let is_ipv4 = bytes[148] == 4;
-        let mut fields = Fields(bytes);
-        let tuples = [fields.tuple()?, fields.tuple()?];
-        let (source, destination) = (fields.address(is_ipv4)?, fields.address(is_ipv4)?);
-        let sent =
-            Tuple { source, destination, source_port: fields.port()?, destination_port: fields.port()? };
-        let (input, output, mark) = (fields.number()?, fields.number()?, fields.number()?);
-        let (connection_mark, generation, status) = (fields.number()?, fields.number()?, fields.number()?);
-        // Overdue ones are negative.
-        let timeout = jiffy() * fields.number()?.cast_signed().max(0).cast_unsigned();
-        let zone = u16::from_ne_bytes(*fields.take()?);
-        let (_flags, zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
-        let (protocol, reply) = (fields.byte()?, fields.byte()? != 0);
-        let (is_tracked, tcp_state) = (fields.byte()? != 0, fields.byte()?);
-        let tracked = is_tracked.then_some(Tracked {
-            tuples,
-            reply,
-            zone,
-            zone_directions,
-            mark: connection_mark,
-            status,
-            timeout,
-            tcp_state,
-        });
-        Some(Self { protocol, sent, input, output, mark, generation, tracked })
-    }
+/// `struct report`; `None` for other bytes.
+fn parse(bytes: &[u8]) -> Option<Report> {
+    let bytes: &[u8; REPORT] = bytes.try_into().ok()?;
+    let is_ipv4 = bytes[FAMILY] == 4;
+    let mut fields = Fields(bytes);
+    let (original, reply) = (fields.tuple()?, fields.tuple()?);
+    let (source, destination) = (fields.address(is_ipv4)?, fields.address(is_ipv4)?);
+    let (source_port, destination_port) = (fields.port()?, fields.port()?);
+    let sent = ReportedTuple { source, destination, source_port, destination_port };
+    let (input, output, mark) = (fields.number()?, fields.number()?, fields.number()?);
+    let (connection_mark, generation, status) = (fields.number()?, fields.number()?, fields.number()?);
+    // Of an overdue one it is negative.
+    let timeout_s = fields.number()?.cast_signed().max(0).cast_unsigned() / jiffies_per_second();
+    let zone = u16::from_ne_bytes(*fields.take()?);
+    let (_zone_flags, _zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
+    let (protocol, is_reply) = (fields.byte()?, fields.byte()? != 0);
+    let (is_tracked, tcp_state) = (fields.byte()? != 0, fields.byte()?);
+    fields.take::<3>()?;
+    let jiffies = fields.number()?;
+    let connection = is_tracked.then_some(ReportedConnection {
+        original,
+        reply,
+        zone,
+        is_reply,
+        mark: connection_mark,
+        status,
+        timeout_s,
+        tcp_state,
+    });
+    Some(Report { protocol, connection, sent, input, output, mark, generation, jiffies })
 }
 
 pub(crate) fn create() -> libbpf_rs::Result<MapHandle> {
@@ -164,7 +123,7 @@ impl Reports {
     /// # Errors
     /// The kernel's error.
     pub fn reader(self) -> io::Result<ReportReader> {
-        let ring = RingReader::open(&self.0, Report::parse).map_err(io::Error::other)?;
+        let ring = RingReader::open(&self.0, parse).map_err(io::Error::other)?;
         Ok(ReportReader { map: self.0, ring })
     }
 }
@@ -208,21 +167,19 @@ mod tests {
         bytes.extend(tuple([198, 51, 100, 7], 80, [203, 0, 113, 1], 40_000));
         bytes.extend([&[203, 0, 113, 1][..], &[0; 12], &[198, 51, 100, 7], &[0; 12]].concat());
         bytes.extend([40_000u16.to_be_bytes(), 80u16.to_be_bytes()].concat());
-        bytes.extend([2u32, 3, 4, 5, 6, 7, 250].into_iter().flat_map(u32::to_ne_bytes));
-        bytes.extend([9, 0, 0, 3, 4, 6, 0, 1, 3]);
-        bytes.resize(REPORT, 0);
-        let report = Report::parse(&bytes).unwrap();
-        assert_eq!(
-            (report.protocol, report.input, report.output, report.mark, report.generation),
-            (6, 2, 3, 4, 6)
-        );
+        let two_seconds = 2 * jiffies_per_second();
+        bytes.extend([2u32, 3, 4, 5, 6, 7, two_seconds].into_iter().flat_map(u32::to_ne_bytes));
+        bytes.extend([9, 0, 0, 3, 4, 6, 0, 1, 3, 0, 0, 0, 8, 0, 0, 0]);
+        let report = parse(&bytes).unwrap();
+        assert_eq!((report.protocol, report.input, report.output, report.mark), (6, 2, 3, 4));
+        assert_eq!((report.generation, report.jiffies), (6, 8));
         assert_eq!(report.sent.source, IpAddr::from([203, 0, 113, 1]));
         assert_eq!((report.sent.source_port, report.sent.destination_port), (40_000, 80));
-        let tracked = report.tracked.unwrap();
-        assert_eq!(tracked.tuples[0].source, IpAddr::from([192, 0, 2, 1]));
-        assert_eq!(tracked.tuples[1].destination_port, 40_000);
-        assert_eq!((tracked.zone, tracked.zone_directions, tracked.mark, tracked.status), (9, 3, 5, 7));
-        assert_eq!((tracked.timeout, tracked.tcp_state, tracked.reply), (jiffy() * 250, 3, false));
-        assert_eq!(Report::parse(&bytes[1..]), None);
+        let connection = report.connection.unwrap();
+        assert_eq!(connection.original.source, IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(connection.reply.destination_port, 40_000);
+        assert_eq!((connection.zone, connection.mark, connection.status), (9, 5, 7));
+        assert_eq!((connection.timeout_s, connection.tcp_state, connection.is_reply), (2, 3, false));
+        assert_eq!(parse(&bytes[1..]), None);
     }
 }

@@ -37,6 +37,8 @@ const AFTER: &str = ".rodata.observe";
 const AGE: Duration = Duration::from_millis(50);
 /// How soon it is reported again.
 const AGAIN: Duration = Duration::from_millis(250);
+/// How long one is remembered that sends no second packet.
+const KEEP: Duration = Duration::from_secs(4);
 
 /// The maps of flows, and the observer.
 pub(super) struct FlowMaps {
@@ -90,7 +92,8 @@ impl FlowMaps {
         let failed = bm_bpf::Error::program("loading the program that sees what Linux sends");
         let mut builder = ObjectBuilder::default();
         let mut open = builder.open_memory(OBSERVER).map_err(&failed)?;
-        let after: Vec<u8> = [AGE, AGAIN].into_iter().flat_map(|time| jiffies(time).to_ne_bytes()).collect();
+        let after: Vec<u8> =
+            [AGE, AGAIN, KEEP].into_iter().flat_map(|time| jiffies(time).to_ne_bytes()).collect();
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             match name.as_str() {

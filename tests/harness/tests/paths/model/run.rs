@@ -254,13 +254,16 @@ impl<'b, 'a> Run<'b, 'a> {
         let during = std::mem::take(&mut self.during);
         let of_linux = during.first()?.iter().chain(before).chain(&self.before);
         let possible: HashSet<_> = of_linux.filter_map(trace).collect();
-        // Linux looks up the way of a packet, and then that of the error about it: a rule may come in between. And when the
-        // first rule is added, it takes local routes out of the main table before it looks into another one.
+        // Linux looks up the way of a packet, and then that of the error about it: a rule may come in between, or a route go
+        // that it still finds for one of them. And when the first rule is added, it takes local routes out of the main table
+        // before it looks into another one.
         let rules_change = last == Some(Kind::Rule);
+        let routes_change = matches!(last, Some(Kind::Route4 | Kind::Route6 | Kind::Multipath));
         for (bed, seen) in self.beds.iter().zip(&during).skip(1) {
             let wrong = seen.iter().filter(|seen| self.is_compared(seen)).find(|seen| {
                 trace(seen).is_some_and(|trace| {
-                    let may_be_between = rules_change && (trace.is_no_route() || trace.is_to(probes::OWN4));
+                    let may_be_between = (rules_change && trace.is_to(probes::OWN4))
+                        || ((rules_change || routes_change) && trace.is_no_route());
                     // Only Linux sends port unreachable, about packets that were left to it; in the middle of a step its
                     // tables may be in a state that neither round shows.
                     !possible.contains(&trace) && !may_be_between && !trace.is_port_unreachable()
