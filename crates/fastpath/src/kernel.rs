@@ -254,8 +254,11 @@ impl Kernel {
             sample_one_in: configuration.sample_one_in,
         };
         let mut object = object::load(AttachType::Xdp, with)?;
+        // Each takes up to some hundred milliseconds.
+        bm_sys::heartbeat::beat();
         let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
         let mut tc = at_tc.then(|| object::load(AttachType::Tc, with)).transpose()?;
+        bm_sys::heartbeat::beat();
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits && attached.held.is_none())
         {
             let of_it = match attached.attach_type {

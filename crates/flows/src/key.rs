@@ -88,7 +88,7 @@ impl Words {
     }
 
     /// With which packets of a flow leave.
-    pub fn of_action(flow: &Flow) -> Self {
+    pub(crate) fn of_action(flow: &Flow) -> Self {
         Self {
             source: words_in(&flow.new_source),
             destination: words_in(&flow.new_destination),
@@ -116,12 +116,12 @@ impl Words {
     }
 
     /// By how much the ones' complement sum of the addresses grows if these take the place of `old`.
-    pub fn addresses_grow(&self, old: &Self) -> u32 {
+    pub(crate) fn addresses_grow(&self, old: &Self) -> u32 {
         fold(growth(old.source, self.source) + growth(old.destination, self.destination))
     }
 
     /// By how much that of the ports grows.
-    pub fn ports_grow(&self, old: &Self) -> u32 {
+    pub(crate) fn ports_grow(&self, old: &Self) -> u32 {
         fold(growth([old.ports], [self.ports]))
     }
 }
@@ -234,7 +234,11 @@ mod tests {
     /// The Internet checksum (RFC 1071) over all words, as in memory.
     fn checksum(words: &Words, addresses: bool, ports: bool) -> u32 {
         let all = words.source.into_iter().chain(words.destination).filter(|_| addresses);
-        let mut sum: u64 = all.chain(Some(words.ports).filter(|_| ports)).map(u64::from).map(|w| (w & 0xffff) + (w >> 16)).sum();
+        let mut sum: u64 = all
+            .chain(Some(words.ports).filter(|_| ports))
+            .map(u64::from)
+            .map(|w| (w & 0xffff) + (w >> 16))
+            .sum();
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
@@ -246,7 +250,8 @@ mod tests {
         let mut random = Random::new(2);
         for n in 0..100_000 {
             let family = if n % 2 == 0 { 4 } else { 6 };
-            let (old, new) = (PackedKey::new(&random.key(family)).words, PackedKey::new(&random.key(family)).words);
+            let (old, new) =
+                (PackedKey::new(&random.key(family)).words, PackedKey::new(&random.key(family)).words);
             let (addresses, ports) = (new.addresses_grow(&old), new.ports_grow(&old));
             assert!(addresses < 0xffff && ports < 0xffff);
             for (growth, addresses, ports) in

@@ -31,8 +31,8 @@ mod table;
 
 pub use key::{Action, Key};
 pub use layout::{FlowIndex, buckets, bytes};
-pub use lookup::{Found, Lookup};
-pub use table::{Insert, MAX, Shown, Table};
+pub use lookup::{Hit, Lookup};
+pub use table::{FlowRecord, Insert, MAX, Table};
 
 /// Why there is no table.
 #[derive(Debug, thiserror::Error)]

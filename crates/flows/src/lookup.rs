@@ -18,9 +18,9 @@ pub struct Lookup {
     secret: [u64; 2],
 }
 
-/// A flow that was found.
+/// What a packet of a flow is to be sent as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Hit {
     pub index: FlowIndex,
     pub action: Action,
     /// Whether addresses or ports change.
@@ -32,19 +32,19 @@ pub struct Found {
 }
 
 /// A slot with the number of an entry in it.
-pub(crate) struct Located<'a> {
+pub(crate) struct Slot<'a> {
     pub slot: &'a AtomicU32,
     pub number: u32,
 }
 
 /// Where the number of the flow of a key is.
-pub(crate) fn locate<'a>(area: &'a Area, place: &Place, key: &PackedKey) -> Option<Located<'a>> {
+pub(crate) fn locate<'a>(area: &'a Area, place: &Place, key: &PackedKey) -> Option<Slot<'a>> {
     let slots = place.buckets.iter().flat_map(|&bucket| &area.buckets()[bucket].slots);
     for slot in slots {
         let word = slot.load(Acquire);
         let number = word & NUMBER_MASK;
         if word & !NUMBER_MASK == place.tag && number != 0 && PackedKey::load(area.flow(number)) == *key {
-            return Some(Located { slot, number });
+            return Some(Slot { slot, number });
         }
     }
     None
@@ -60,7 +60,7 @@ impl Lookup {
     ///
     /// # Panics
     /// If the addresses of the key are of different families.
-    pub fn find(&self, key: &Key) -> Option<Found> {
+    pub fn find(&self, key: &Key) -> Option<Hit> {
         let (key, head) = (PackedKey::new(key), self.area.head());
         let family = FAMILIES[usize::from(key.family == 6)];
         if head.families.load(Acquire) & family == 0 {
@@ -72,7 +72,7 @@ impl Lookup {
         if flow.epoch.load(Acquire) != head.epoch.load(Acquire) || flow.ended.load(Relaxed) != 0 {
             return None;
         }
-        Some(Found {
+        Some(Hit {
             index: FlowIndex(number),
             action: Action::load(flow, key.family),
             translates: flow.translates.load(Relaxed) != 0,

@@ -11,14 +11,14 @@
 //! If both buckets of a flow are full, a number in them moves to its other bucket, if that has room: first it is stored
 //! there, then taken out here. Without that some ten of 262,144 flows would find no place although there are entries.
 //!
-//! What is evicted has been used by no packet for a second or has ended, never what is in use: another flow, that Linux
-//! can forward as well, is not worth a flow that has packets now.
+//! Only flows are evicted that have ended or that no packet has used for a second. If there are none, the new flow finds
+//! no room, and Linux goes on forwarding its packets: better than if flows in use took each other's place.
 
+use crate::Error;
 use crate::hash::Place;
 use crate::key::{Action, Key, PackedKey, Words};
 use crate::layout::{Area, Bucket, FAMILIES, Flow, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes};
-use crate::lookup::{Located, Lookup, locate};
-use crate::Error;
+use crate::lookup::{Lookup, Slot, locate};
 use bm_sys::Map;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_getres};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The maximum number of flows of a table, of which 22 bits of a slot can have the number.
+/// The maximum number of flows of a table: their numbers fit in the bits that a slot has for them.
 pub const MAX: usize = 4_000_000;
 const _: () = assert!(MAX < 1 << NUMBER_BITS);
 /// Entries that may be looked at for one that can be evicted.
@@ -48,9 +48,10 @@ pub struct Table {
     /// The last entry that has ever been used.
     touched: u32,
     free: Vec<u32>,
-    /// Taken out, oldest first. The first `marked` wait for a grace period that the caller knows of.
+    /// Taken out, oldest first.
     retired: Vec<u32>,
-    marked: usize,
+    /// How many of them wait for the grace period that the caller waits for, if it does.
+    marked: Option<usize>,
     evicted: Vec<FlowIndex>,
     /// The entry that was looked at last for eviction.
     hand: u32,
@@ -77,9 +78,9 @@ pub enum Insert {
     Full,
 }
 
-/// A flow with what programs have counted.
+/// A flow with what its readers have counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct FlowRecord {
     pub key: Key,
     pub action: Action,
     pub packets: u64,
@@ -142,7 +143,7 @@ impl Table {
             touched: 0,
             free: Vec::new(),
             retired: Vec::new(),
-            marked: 0,
+            marked: None,
             evicted: Vec::new(),
             hand: 0,
             jiffies_per_second,
@@ -179,8 +180,8 @@ impl Table {
         Insert::Inserted(FlowIndex(number))
     }
 
-    /// Takes a flow out; returns whether it was there. It can be shown until the caller calls [`reuse`](Self::reuse)
-    /// after the next [`mark`](Self::mark): then the index may be that of another flow.
+    /// Takes a flow out; returns whether it was there. Its counts can still be read, until [`reuse`](Self::reuse) after
+    /// the next [`mark`](Self::mark): then the index may be that of another flow.
     pub fn remove(&mut self, index: FlowIndex) -> bool {
         let flow = self.area.flow(index.0);
         if flow.epoch.load(Relaxed) != self.epoch {
@@ -215,18 +216,16 @@ impl Table {
         self.evicted.clear();
     }
 
-    /// Notes which entries have been taken out so far: those that [`reuse`](Self::reuse) frees. A grace period that
-    /// begins after this call ends for them. Until `reuse`, other calls change nothing.
+    /// Notes which entries have been taken out so far: those that [`reuse`](Self::reuse) frees, after a grace period
+    /// that begins now. Further calls before that change nothing.
     pub fn mark(&mut self) {
-        if self.marked == 0 {
-            self.marked = self.retired.len();
-        }
+        self.marked.get_or_insert(self.retired.len());
     }
 
     /// Frees the entries that were noted by [`mark`](Self::mark): to be called when a grace period has passed since.
     pub fn reuse(&mut self) {
-        self.free.extend(self.retired.drain(..self.marked));
-        self.marked = 0;
+        let marked = self.marked.take().unwrap_or(0);
+        self.free.extend(self.retired.drain(..marked));
     }
 
     /// Number of entries that wait for a grace period.
@@ -234,8 +233,8 @@ impl Table {
         self.retired.len()
     }
 
-    /// The flows that insertions have evicted since the last call: to be taken before [`reuse`](Self::reuse), after which their
-    /// indices may be those of other flows.
+    /// The flows that insertions have evicted since the last call. To be taken before [`reuse`](Self::reuse): after that
+    /// their indices may be those of other flows.
     pub fn take_evicted(&mut self) -> Vec<FlowIndex> {
         std::mem::take(&mut self.evicted)
     }
@@ -274,14 +273,14 @@ impl Table {
     /// Says whether packets may use flows: of IPv4, of IPv6.
     pub fn set_families(&self, families: [bool; 2]) {
         let [ipv4, ipv6] = families.map(u32::from);
-        self.area.head().families.store(ipv4 * FAMILIES[0] | ipv6 * FAMILIES[1], Release);
+        self.area.head().families.store(ipv4 * FAMILIES[0] + ipv6 * FAMILIES[1], Release);
     }
 
-    /// A flow with its counts now.
-    pub fn get(&self, index: FlowIndex) -> Shown {
+    /// A flow with its counts now. One that was removed has them until its entry is reused.
+    pub fn get(&self, index: FlowIndex) -> FlowRecord {
         let flow = self.area.flow(index.0);
         let key = PackedKey::load(flow);
-        Shown {
+        FlowRecord {
             key: key.unpack(),
             action: Action::load(flow, key.family),
             packets: flow.packets.load(Relaxed),
@@ -292,7 +291,7 @@ impl Table {
     }
 
     /// All flows, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (FlowIndex, Shown)> {
+    pub fn iter(&self) -> impl Iterator<Item = (FlowIndex, FlowRecord)> {
         let numbers = slots(self.area.buckets()).map(number_in).filter(|&number| number != 0);
         numbers.map(|number| (FlowIndex(number), self.get(FlowIndex(number))))
     }
@@ -302,7 +301,7 @@ impl Table {
     }
 
     /// Replaces the entry of a flow that has ended or now leaves otherwise.
-    fn renew(&mut self, entry: &NewEntry, place: &Place, found: &Located<'_>) -> Insert {
+    fn renew(&mut self, entry: &NewEntry, place: &Place, found: &Slot<'_>) -> Insert {
         let replaced = FlowIndex(found.number);
         let flow = self.area.flow(found.number);
         if flow.ended.load(Relaxed) == 0 && entry.is_action_of(flow) {
@@ -417,7 +416,9 @@ impl NewEntry {
     fn write(&self, flow: &Flow, epoch: u32) {
         let (old, new) = (&self.key.words, &self.words);
         let addresses = [&flow.source, &flow.destination, &flow.new_source, &flow.new_destination];
-        for (words, values) in addresses.into_iter().zip([old.source, old.destination, new.source, new.destination]) {
+        for (words, values) in
+            addresses.into_iter().zip([old.source, old.destination, new.source, new.destination])
+        {
             for (word, value) in words.iter().zip(values) {
                 word.store(value, Relaxed);
             }
