@@ -121,6 +121,13 @@ static __always_inline __u64 word_of(const __u32 *words)
 	return words[0] | (__u64)words[1] << 32;
 }
 
+/* Spreads differences in few bits, such as those between consecutive ports, over all of them. */
+static __always_inline __u64 spread(__u64 hash)
+{
+	hash = (hash ^ hash >> 32) * FLOW_TAG_HASH;
+	return hash ^ hash >> 29;
+}
+
 static __always_inline __u64 hash_of(const struct flow_head *head, const struct flow_key *key)
 {
 	__u64 rest = (__u64)key->ports << 32 | (key->rest & 0xffff) << 16 | (key->rest >> 24) << 8 |
@@ -129,11 +136,11 @@ static __always_inline __u64 hash_of(const struct flow_head *head, const struct 
 
 	if (key->rest >> 24 == 4) {
 		hash = mix((__u64)key->source[0] << 32 | key->destination[0], head->key[0]);
-		return mix(hash ^ rest, head->key[1]);
+		return spread(mix(hash ^ rest, head->key[1]));
 	}
 	hash = mix(word_of(key->source) ^ head->key[0], word_of(key->source + 2) ^ head->key[1]);
 	hash = mix(hash ^ word_of(key->destination), word_of(key->destination + 2) ^ head->key[0]);
-	return mix(hash ^ rest, head->key[1]);
+	return spread(mix(hash ^ rest, head->key[1]));
 }
 
 /* The flow of a key among those of a bucket. */
