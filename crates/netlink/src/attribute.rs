@@ -110,7 +110,7 @@ pub(crate) fn put_address(message: &mut Vec<u8>, kind: u16, address: &std::net::
 }
 
 /// Appends an attribute whose value is the list that `body` writes.
-pub(crate) fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
+pub fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let start = message.len();
     put(message, kind, &[]);
     body(message);

@@ -1,14 +1,12 @@
 //! Many requests in one send: adding full tables to the kernel, and resolving neighbors.
 //!
-//! The kernel handles all requests of a send before it returns. Only the last request of a send asks for an
-//! acknowledgement, and failed ones are answered in any case; so a million routes cost a few hundred system calls and
-//! no million answers.
+//! A million routes cost a few hundred system calls and no million answers ([`crate::requests`]).
 
 use crate::error::Error;
-use crate::message::{self, Messages};
 use crate::next_hop::{self, NextHop};
+use crate::requests::Requests;
 use crate::route::{RouteBody, RouteMessage};
-use crate::socket::{Socket, answer_end, flag};
+use crate::socket::{Socket, flag};
 use crate::{Neighbor, neighbor};
 use bm_wire::prefix::{Address, Prefix};
 use std::net::IpAddr;
@@ -44,26 +42,15 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Batch {
     socket: Socket,
-    buffer: Vec<u8>,
-    /// Where the last request begins.
-    last: usize,
-    /// Sequence number of the first request of this send, and how many requests it has.
-    first_sequence: u32,
-    pending: usize,
+    requests: Requests,
     outcome: Outcome,
 }
 
 impl Batch {
     /// Opens a batch in the network namespace of the calling thread.
     pub fn open() -> Result<Self, Error> {
-        Ok(Self {
-            socket: Socket::open(RECEIVE_BUFFER)?,
-            buffer: Vec::with_capacity(SEND + 4096),
-            last: 0,
-            first_sequence: 0,
-            pending: 0,
-            outcome: Outcome::default(),
-        })
+        let socket = Socket::open(RECEIVE_BUFFER)?;
+        Ok(Self { socket, requests: Requests::default(), outcome: Outcome::default() })
     }
 
     /// Adds a route; refused if one with the same TOS and metric exists.
@@ -131,15 +118,8 @@ impl Batch {
     }
 
     fn add(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
-        let sequence = self.socket.next_sequence();
-        if self.pending == 0 {
-            self.first_sequence = sequence;
-        }
-        self.last = message::begin(&mut self.buffer, kind, flags | flag::REQUEST, sequence);
-        body(&mut self.buffer);
-        message::end(&mut self.buffer, self.last);
-        self.pending += 1;
-        if self.buffer.len() >= SEND { self.flush() } else { Ok(()) }
+        self.requests.add(&mut self.socket, kind, flags, body);
+        if self.requests.bytes() >= SEND { self.flush() } else { Ok(()) }
     }
 
     /// Sends the collected requests and waits until the kernel has handled them.
@@ -148,53 +128,19 @@ impl Batch {
     /// If they could not be sent, or no answer came. The collected requests are then dropped, with the results of
     /// earlier ones; the next request starts a new batch.
     pub fn flush(&mut self) -> Result<(), Error> {
-        if self.pending == 0 {
-            return Ok(());
-        }
-        let done = self.exchange();
-        self.buffer.clear();
-        self.last = 0;
-        let sent = std::mem::take(&mut self.pending);
-        match &done {
-            Ok(()) => self.outcome.sent += sent,
-            Err(_) => self.outcome = Outcome::default(),
-        }
-        done
-    }
-
-    fn exchange(&mut self) -> Result<(), Error> {
-        // The flags are the two bytes after length and type.
-        let flags = &mut self.buffer[self.last + 6..self.last + 8];
-        let asked = u16::from_ne_bytes([flags[0], flags[1]]) | flag::ACK;
-        flags.copy_from_slice(&asked.to_ne_bytes());
-        self.socket.send(&self.buffer)?;
-        let last = self.first_sequence.wrapping_add(self.pending as u32 - 1);
-        while !self.collect(last)? {}
-        Ok(())
-    }
-
-    /// Takes in answers; `true` once that to the request `last` has come.
-    fn collect(&mut self, last: u32) -> Result<bool, Error> {
-        let count = self.socket.receive(true)?;
-        let mut done = false;
-        for index in 0..count {
-            for raw in Messages(self.socket.slot(index)) {
-                let raw = raw?;
-                let offset = raw.sequence.wrapping_sub(self.first_sequence) as usize;
-                if offset >= self.pending {
-                    // An answer to a send that was given up.
-                    continue;
-                }
-                done |= raw.sequence == last;
-                if let Some(Err(error)) = answer_end("carry out a request in a batch", &raw) {
-                    self.outcome.refused += 1;
-                    if self.outcome.first.len() < KEPT {
-                        self.outcome.first.push(Refusal { index: self.outcome.sent + offset, error });
-                    }
-                }
+        let outcome = &mut self.outcome;
+        let before = outcome.sent;
+        let done = self.requests.send(&mut self.socket, |number, error| {
+            outcome.refused += 1;
+            if outcome.first.len() < KEPT {
+                outcome.first.push(Refusal { index: before + number, error });
             }
+        });
+        match done {
+            Ok(sent) => outcome.sent += sent,
+            Err(_) => *outcome = Outcome::default(),
         }
-        Ok(done)
+        done.map(drop)
     }
 
     /// Sends the rest and returns the result of all requests so far.

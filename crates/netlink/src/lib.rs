@@ -31,6 +31,7 @@ pub mod netconf;
 pub mod netdev;
 pub mod next_hop;
 pub mod nft;
+pub mod requests;
 pub mod route;
 pub mod rule;
 pub mod settings;

@@ -96,7 +96,7 @@ mod tests {
         body[4] = 7;
         let values: Vec<u8> = (100u64..125).flat_map(u64::to_ne_bytes).collect();
         attribute::put(&mut body, LINK_64, &values);
-        let raw = Raw { kind: RTM_NEWSTATS, flags: 0, sequence: 1, body: &body };
+        let raw = Raw { kind: RTM_NEWSTATS, flags: 0, sequence: 1, port: 0, body: &body };
         let rx = Direction { packets: 100, bytes: 102, errors: 104, dropped: 106 + 115 };
         let tx = Direction { packets: 101, bytes: 103, errors: 105, dropped: 107 };
         assert_eq!(counters(&raw).unwrap(), Some(LinkCounters { rx, tx }));

@@ -15,6 +15,8 @@ pub struct Raw<'a> {
     pub kind: u16,
     pub flags: u16,
     pub sequence: u32,
+    /// Port of the socket whose request this answers, or whose request made the event; 0 for none.
+    pub port: u32,
     pub body: &'a [u8],
 }
 
@@ -35,12 +37,13 @@ impl<'a> Iterator for Messages<'a> {
             self.0 = &[];
             return Some(Err(Malformed::Message { length, room }));
         }
-        let (words, sequence) = (number(4)?, number(8)?.to_ne_bytes());
-        let [low, high, low_flags, high_flags] = words.to_ne_bytes();
+        let (sequence, port) = (number(8)?, number(12)?);
+        let [low, high, low_flags, high_flags] = number(4)?.to_ne_bytes();
         let raw = Raw {
             kind: u16::from_ne_bytes([low, high]),
             flags: u16::from_ne_bytes([low_flags, high_flags]),
-            sequence: u32::from_ne_bytes(sequence),
+            sequence,
+            port,
             body: &self.0[HEADER..length],
         };
         self.0 = &self.0[aligned(length).min(room)..];

@@ -395,8 +395,9 @@ mod tests {
     fn finds_the_policies_of_its_owner() {
         let mut bytes = encode(&policy(), 7, PRIORITY_MIN + 3);
         bytes[at::INDEX].copy_from_slice(&[0x12, 0, 0, 0]);
-        let find =
-            |body: &[u8], owner| own(&Raw { kind: message::NEW_POLICY, flags: 0, sequence: 0, body }, owner);
+        let find = |body: &[u8], owner| {
+            own(&Raw { kind: message::NEW_POLICY, flags: 0, sequence: 0, port: 0, body }, owner)
+        };
         assert!(find(&bytes, 8).unwrap().is_none());
         let ((selector, mark), present) = find(&bytes, 7).unwrap().unwrap();
         assert_eq!((&selector[..], mark, present.index), (&bytes[..SELECTOR], [0; 8], 0x12));
