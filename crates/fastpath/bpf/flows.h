@@ -230,6 +230,25 @@ static __always_inline enum upper upper_of(void *upper, void *end, __u8 protocol
 	return header < sizeof(*udp) || header > length ? UPPER_ODD : UPPER_PLAIN;
 }
 
+/* Ends both directions of a connection; that of replies only if these come in where the packets leave. */
+static __noinline int end_flows(struct flow *flow)
+{
+	struct flow_key key;
+	struct flow *reply;
+
+	if (!flow)
+		return 0;
+	flow->ended = 1;
+	__builtin_memcpy(key.source, flow->new_destination, sizeof(key.source));
+	__builtin_memcpy(key.destination, flow->new_source, sizeof(key.destination));
+	key.ports = flow->new_ports >> 16 | flow->new_ports << 16;
+	key.rest = FLOW_REST(flow->out, flow->family, flow->protocol);
+	reply = find_flow(&key);
+	if (reply)
+		reply->ended = 1;
+	return 0;
+}
+
 /* The flow that a key finds, unless it has ended or the packet ends it. */
 static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper upper)
 {
@@ -238,7 +257,7 @@ static __always_inline struct flow *flow_for(const struct flow_key *key, enum up
 	if (!flow || flow->ended)
 		return NULL;
 	if (upper == UPPER_LAST) {
-		flow->ended = 1;
+		end_flows(flow);
 		return NULL;
 	}
 	return flow;

@@ -201,6 +201,30 @@ fn what_is_not_ordinary_is_left_to_linux() {
     }
 }
 
+/// The other direction of [`action`], from `out`.
+fn reply_key(ipv6: bool) -> Key {
+    let (source, destination, source_port, destination_port) = ends(ipv6, true);
+    Key {
+        source: destination,
+        destination: source,
+        source_port: destination_port,
+        destination_port: source_port,
+        protocol: protocol::TCP,
+        interface: 1,
+    }
+}
+
+#[test]
+fn fin_and_rst_end_both_directions() {
+    let Some((mut lab, mut table)) = by_flow() else { return };
+    for ipv6 in [false, true] {
+        let index = add(&mut table, &key(ipv6, protocol::TCP), &action(ipv6, true));
+        let reply = add(&mut table, &reply_key(ipv6), &FlowAction { out: 0, ..action(ipv6, false) });
+        lab.check_linux(&frame(ipv6, false, Some(FIN | ACK), b""), "linux_firewall");
+        assert!(table.get(index).ended && table.get(reply).ended);
+    }
+}
+
 #[test]
 fn fin_and_rst_end_a_flow() {
     let Some((mut lab, mut table)) = by_flow() else { return };
