@@ -67,6 +67,8 @@ pub mod info {
 
 /// Flag of a direction: its packets are not compared with windows (`IP_CT_TCP_FLAG_BE_LIBERAL`).
 pub(crate) const BE_LIBERAL: u8 = 8;
+/// Flag of a direction: the greatest acknowledgement is known (`IP_CT_TCP_FLAG_MAXACK_SET`).
+pub(crate) const MAXACK_SET: u8 = 0x20;
 
 /// The header of a message about connections with addresses like this.
 pub(crate) fn header(address: &IpAddr) -> [u8; HEADER] {

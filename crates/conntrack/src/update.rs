@@ -1,7 +1,7 @@
 //! Changes of connections.
 
 use crate::Tuple;
-use crate::layout::{BE_LIBERAL, attribute, header, info};
+use crate::layout::{BE_LIBERAL, MAXACK_SET, attribute, header, info};
 use bm_netlink::attribute::{NESTED, put, put_nested};
 
 /// What to change of a connection.
@@ -13,7 +13,8 @@ pub struct Update {
     pub zone: u16,
     /// Time until it is removed, in seconds, from now on.
     pub timeout_s: Option<u32>,
-    /// TCP packets of both directions are no longer compared with windows.
+    /// TCP packets of both directions are no longer compared with windows, nor an RST with the last acknowledgement, until
+    /// Linux sees another one: that would be invalid after 2 GiB that Linux has not seen.
     pub liberal: bool,
     /// The bits of [`crate::status`] that it has, and in addition `SEEN_REPLY`, `ASSURED` or `FIXED_TIMEOUT`. The kernel does
     /// not clear these, ignores NAT's, and refuses (`EBUSY`) if `IPS_EXPECTED`, `CONFIRMED` or `DYING` differ. The timeout
@@ -39,8 +40,10 @@ impl Update {
             put_nested(message, attribute::PROTOCOL_INFO | NESTED, |list| {
                 put_nested(list, info::TCP | NESTED, |list| {
                     // `struct nf_ct_tcp_flags`: flags, mask.
-                    put(list, info::TCP_FLAGS_ORIGINAL, &[BE_LIBERAL; 2]);
-                    put(list, info::TCP_FLAGS_REPLY, &[BE_LIBERAL; 2]);
+                    // Flags, then which of them are changed.
+                    let flags = [BE_LIBERAL, BE_LIBERAL | MAXACK_SET];
+                    put(list, info::TCP_FLAGS_ORIGINAL, &flags);
+                    put(list, info::TCP_FLAGS_REPLY, &flags);
                 });
             });
         }

@@ -154,7 +154,7 @@ fn an_update_as_the_kernel_reads_it() {
     assert_eq!(written(&update), bytes(&["02000000", original]));
     (update.zone, update.timeout_s, update.status, update.liberal) = (7, Some(3600), Some(14), true);
     let rest = "06001200 00070000 08000700 00000e10 08000300 0000000e \
-        18000480 14000180 06000400 08080000 06000500 08080000";
+        18000480 14000180 06000400 08280000 06000500 08280000";
     assert_eq!(written(&update), bytes(&["02000000", original, rest]));
 }
 
