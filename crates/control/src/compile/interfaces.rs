@@ -179,9 +179,12 @@ const IPV6_MTU_MIN: u32 = 1280;
 
 /// The interface of a link.
 pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
+    let ipv4 = ipv4_of(mirror, link.ifindex);
     let reverse_path = match mirror.rp_filter(link.ifindex) {
         0 => ReversePath::Off,
         1 => ReversePath::Strict,
+        // Where there is no address, Linux accepts only sources behind the interface itself.
+        _ if ipv4.is_empty() => ReversePath::Strict,
         _ => ReversePath::Loose,
     };
     let own = mirror.link_sysctls(link.ifindex);
@@ -208,7 +211,7 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
         // Linux has no setting for IPv6.
         redirects: [own.send_redirects, true],
         hop_limit: u8::try_from(own.hop_limit).unwrap_or(u8::MAX),
-        ipv4: ipv4_of(mirror, link.ifindex),
+        ipv4,
         ipv6: ipv6_of(mirror, link.ifindex),
     }
 }

@@ -60,6 +60,28 @@ fn a_link_local_gateway_is_a_next_hop_per_link() {
     assert_eq!(world.to("2001:db8:2::9"), forward(2, 2));
 }
 
+/// On an interface without an address Linux's loose check takes sources for its own only, as the strict one does.
+#[test]
+fn a_loose_check_of_sources_needs_an_address() {
+    let mut world = World::new();
+    let address = Address {
+        ifindex: 1,
+        local: ip("10.0.0.2"),
+        length: 24,
+        peer: None,
+        broadcast: None,
+        scope: 0,
+        flags: 0,
+    };
+    let check = |world: &World| world.compiler.interfaces().by_ifindex(1).unwrap().reverse_path;
+    world.tell(history::netconf_of(2, 1, 3, 2)).compile();
+    assert_eq!(check(&world), bm_wire::ReversePath::Strict);
+    world.tell(Message::Address(address.clone())).compile();
+    assert_eq!(check(&world), bm_wire::ReversePath::Loose);
+    world.tell(Message::AddressGone(address)).compile();
+    assert_eq!(check(&world), bm_wire::ReversePath::Strict);
+}
+
 /// 74: IPv4 via an IPv6 next hop (RFC 8950).
 #[test]
 fn ipv4_routes_may_have_ipv6_gateways() {
@@ -352,7 +374,7 @@ fn a_throw_route_continues_in_the_next_table() {
 #[test]
 fn a_prefix_of_two_links_is_linuxs() {
     let mut world = World::new();
-    world.tell(history::netconf_of(10, history::ALL, 2, true));
+    world.tell(history::netconf_of(10, history::ALL, 2, 1));
     let prefix = "2001:db8:5::/64";
     world.add(prefix, on_link(1)).compile();
     assert_eq!(world.to("2001:db8:5::9"), Answer::Resolve(1, None));
@@ -514,8 +536,8 @@ fn interfaces_keep_their_slot_until_deleted() {
 #[test]
 fn a_family_ends_on_a_link_below_its_smallest_mtu() {
     let mut world = World::new();
-    world.tell(history::netconf_of(2, 1, 2, true)).tell(history::netconf_of(10, history::ALL, 2, true));
-    world.tell(history::netconf_of(10, 1, 2, true));
+    world.tell(history::netconf_of(2, 1, 2, 1)).tell(history::netconf_of(10, history::ALL, 2, 1));
+    world.tell(history::netconf_of(10, 1, 2, 1));
     for (mtu, forwards) in [
         (1500, (true, true)),
         (1280, (true, true)),

@@ -172,7 +172,7 @@ fn pick<T: Copy>(list: &[T], at: u8) -> T {
 impl World {
     fn whole_machine() -> Self {
         let mut world = Self::new();
-        world.tell(netconf_of(10, ALL, 2, true));
+        world.tell(netconf_of(10, ALL, 2, 1));
         for ifindex in [4, VRF] {
             world.tell(Message::Link(machine_link(ifindex, UP, false)));
         }
@@ -397,16 +397,16 @@ fn machine_link(ifindex: u32, flags: u32, master: bool) -> Link {
 
 /// `RTM_NEWNETCONF` that sets whether routes on a link without carrier are ignored.
 pub fn netconf(family: u8, ifindex: u32, ignore: bool) -> Message {
-    netconf_of(family, ifindex, 6, ignore)
+    netconf_of(family, ifindex, 6, ignore.into())
 }
 
 /// `RTM_NEWNETCONF` of one setting.
-pub fn netconf_of(family: u8, ifindex: u32, setting: u8, value: bool) -> Message {
+pub fn netconf_of(family: u8, ifindex: u32, setting: u8, value: u32) -> Message {
     let mut message = vec![36, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, family, 0, 0, 0];
     message.extend_from_slice(&[8, 0, 1, 0]);
     message.extend_from_slice(&ifindex.to_ne_bytes());
     message.extend_from_slice(&[8, 0, setting, 0]);
-    message.extend_from_slice(&u32::from(value).to_ne_bytes());
+    message.extend_from_slice(&value.to_ne_bytes());
     Message::read_all(&message).unwrap().remove(0)
 }
 
