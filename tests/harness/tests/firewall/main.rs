@@ -8,3 +8,4 @@ mod linux_only;
 mod rules_in_time;
 mod rules_on_ports;
 mod rulesets;
+mod setups;
