@@ -61,6 +61,11 @@ impl Host {
         Some(host)
     }
 
+    /// Gives the next packet this number, which must not be 0.
+    pub fn number(&mut self, id: u16) {
+        self.id = id - 1;
+    }
+
     /// A frame with a segment of TCP. Its data, SYN and FIN count as sent.
     pub fn segment(&mut self, flags: u8, data: &[u8]) -> Vec<u8> {
         let options: &[u8] = if flags & SYN == 0 { &[] } else { &MSS };

@@ -4,6 +4,7 @@
 
 mod closed;
 mod filters;
+mod flows;
 mod linux_only;
 mod rules_in_time;
 mod rules_on_ports;

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use table::{Fast, Opens, SETUPS, Setup};
 
 /// Whether the kernel path knows flows.
-const FLOWS: bool = false;
+pub(crate) const FLOWS: bool = false;
 /// Whether workers do.
-const FLOWS_OF_WORKERS: bool = false;
+pub(crate) const FLOWS_OF_WORKERS: bool = false;
 
 /// Packets of established connections in each direction.
 const PACKETS: usize = 1500;
