@@ -2,7 +2,7 @@
 
 use super::condition::Families;
 use super::names::Names;
-use super::{Feature, LinuxOnly, Match, Traffic};
+use super::{Counters, Feature, LinuxOnly, Match, Repeats, RulesetFacts, Traffic};
 use std::collections::HashMap;
 
 /// The most matches that are kept apart. More become [`Traffic::All`].
@@ -16,21 +16,42 @@ pub(super) const REASSEMBLES: &str = "connection tracking reassembles fragments"
 pub(super) struct Entries {
     list: Vec<LinuxOnly>,
     /// The position of the entry for some traffic, and how many others were for the same.
-    places: HashMap<(Feature, Traffic), (usize, usize)>,
+    places: HashMap<(Feature, Traffic, Repeats), (usize, usize)>,
+    /// Whether counters have to be right.
+    #[expect(dead_code, reason = "the analysis of statements reads it")]
+    pub counters: Counters,
+    /// What was found out about the nftables ruleset, apart from its generation.
+    pub facts: Option<RulesetFacts>,
 }
 
 impl Entries {
-    /// Adds an entry. One for the same traffic keeps its reason, and says how many more there are.
+    /// None yet, where counters are as said.
+    pub fn new(counters: Counters) -> Self {
+        Self { counters, ..Self::default() }
+    }
+
+    /// Adds an entry that treats each packet on its own.
     pub fn add(&mut self, feature: Feature, traffic: Traffic, why: impl FnOnce() -> String) {
+        self.add_that(Repeats::EachPacket, feature, traffic, why);
+    }
+
+    /// Adds an entry. One for the same traffic that repeats as well keeps its reason, and says how many more there are.
+    pub(crate) fn add_that(
+        &mut self,
+        repeats: Repeats,
+        feature: Feature,
+        traffic: Traffic,
+        why: impl FnOnce() -> String,
+    ) {
         let nothing = Families { ipv4: false, ipv6: false };
         if [nothing.all(), nothing.fragments()].contains(&traffic) {
             return;
         }
         let place = self.list.len();
-        let (_, count) = self.places.entry((feature, traffic.clone())).or_insert((place, 0));
+        let (_, count) = self.places.entry((feature, traffic.clone(), repeats)).or_insert((place, 0));
         *count += 1;
         if *count == 1 {
-            self.list.push(LinuxOnly { feature, traffic, why: why() });
+            self.list.push(LinuxOnly { feature, traffic, repeats, why: why() });
         }
     }
 
@@ -83,26 +104,27 @@ impl Entries {
 }
 
 /// The list with at most [`MATCHES_MAX`] matches: those of the features that have most are replaced by all packets of
-/// their families.
+/// their families, apart for what repeats and what does not.
 pub(super) fn bounded(mut list: Vec<LinuxOnly>) -> Vec<LinuxOnly> {
     loop {
-        let mut counts: HashMap<Feature, usize> = HashMap::new();
+        let mut counts: HashMap<(Feature, Repeats), usize> = HashMap::new();
         for entry in list.iter().filter(|entry| matches!(entry.traffic, Traffic::Matching(_))) {
-            *counts.entry(entry.feature).or_default() += 1;
+            *counts.entry((entry.feature, entry.repeats)).or_default() += 1;
         }
-        let greatest = counts.iter().max_by_key(|&(&feature, &count)| (count, feature));
-        let Some((&feature, &count)) = greatest else { return list };
+        let greatest = counts.iter().max_by_key(|&(&of, &count)| (count, of));
+        let Some((&(feature, repeats), &count)) = greatest else { return list };
         if counts.values().sum::<usize>() <= MATCHES_MAX {
             return list;
         }
-        list = without_matches(list, feature, count);
+        list = without_matches(list, feature, repeats, count);
     }
 }
 
-fn without_matches(list: Vec<LinuxOnly>, feature: Feature, count: usize) -> Vec<LinuxOnly> {
-    let (matches, mut rest): (Vec<_>, Vec<_>) = list
-        .into_iter()
-        .partition(|entry| entry.feature == feature && matches!(entry.traffic, Traffic::Matching(_)));
+fn without_matches(list: Vec<LinuxOnly>, feature: Feature, repeats: Repeats, count: usize) -> Vec<LinuxOnly> {
+    let (matches, mut rest): (Vec<_>, Vec<_>) = list.into_iter().partition(|entry| {
+        let same = entry.feature == feature && entry.repeats == repeats;
+        same && matches!(entry.traffic, Traffic::Matching(_))
+    });
     let (mut ipv4, mut ipv6) = (false, false);
     for entry in &matches {
         let Traffic::Matching(matching) = &entry.traffic else { continue };
@@ -110,7 +132,7 @@ fn without_matches(list: Vec<LinuxOnly>, feature: Feature, count: usize) -> Vec<
         (ipv4, ipv6) = (ipv4 || four, ipv6 || six);
     }
     let why = format!("{count} different matches, more than the {MATCHES_MAX} that brickmoon tells apart");
-    rest.push(LinuxOnly { feature, traffic: Traffic::All { ipv4, ipv6 }, why });
+    rest.push(LinuxOnly { feature, traffic: Traffic::All { ipv4, ipv6 }, repeats, why });
     rest
 }
 
@@ -169,7 +191,7 @@ mod tests {
         let entry = |feature, ipv4, ipv6, all: bool| {
             let families = Families { ipv4, ipv6 };
             let traffic = if all { families.all() } else { families.fragments() };
-            LinuxOnly { feature, traffic, why: String::new() }
+            LinuxOnly { feature, traffic, repeats: Repeats::EachPacket, why: String::new() }
         };
         let (nftables, iptables) = (Feature::Nftables, Feature::Iptables);
         let fragments = entry(nftables, true, true, false);
@@ -190,7 +212,12 @@ mod tests {
 
     #[test]
     fn too_many_matches_become_all_packets_of_their_family() {
-        let entry = |feature, traffic| LinuxOnly { feature, traffic, why: String::new() };
+        let entry = |feature, traffic| LinuxOnly {
+            feature,
+            traffic,
+            repeats: Repeats::EachPacket,
+            why: String::new(),
+        };
         let many = (0..MATCHES_MAX as u16).map(|port| entry(Feature::Nftables, to_port(port)));
         let mut list: Vec<_> = many.collect();
         assert_eq!(bounded(list.clone()), list);

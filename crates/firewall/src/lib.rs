@@ -42,6 +42,7 @@
 mod bpf;
 mod condition;
 mod entries;
+mod flows;
 mod hooks;
 mod legacy;
 mod listing;
@@ -54,6 +55,7 @@ mod watch;
 mod xfrm;
 mod xt;
 
+pub use flows::{Counters, Repeats, RulesetFacts};
 pub use listing::from_listing;
 pub use mirror::of_mirror;
 pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
@@ -150,6 +152,8 @@ pub struct LinuxOnly {
     pub feature: Feature,
     /// The packets.
     pub traffic: Traffic,
+    /// Whether it decides the same about all packets of a flow.
+    pub repeats: Repeats,
     /// What the administrator configured, in the words of iproute2 or nft: `chain forward of table inet filter has
     /// policy drop`.
     pub why: String,

@@ -9,7 +9,7 @@
 //!
 //! docs/settings.md lists the settings; `settings` has the list.
 
-use super::{Addresses, Feature, LinuxOnly, Match, Traffic};
+use super::{Addresses, Feature, LinuxOnly, Match, Repeats, Traffic};
 use bm_netlink::mirror::{Mirror, Routes};
 use bm_netlink::route::{RouteBody, RouteKind};
 use bm_netlink::{Address, Family, Hop, Kind, Link, Sysctls, Upper, Via, netconf};
@@ -80,7 +80,11 @@ pub fn of_mirror(mirror: &Mirror) -> Vec<LinuxOnly> {
 }
 
 fn setting(traffic: Traffic, why: impl Into<String>) -> LinuxOnly {
-    LinuxOnly { feature: Feature::Setting, traffic, why: why.into() }
+    LinuxOnly { feature: Feature::Setting, traffic, repeats: Repeats::EachPacket, why: why.into() }
+}
+
+fn of_interface(traffic: Traffic, why: String) -> LinuxOnly {
+    LinuxOnly { feature: Feature::Interface, traffic, repeats: Repeats::EachPacket, why }
 }
 
 fn all(family: Family) -> Traffic {
@@ -147,12 +151,12 @@ fn add_localnet(input: Option<u32>, name: &str, list: &mut Vec<LinuxOnly>) {
 fn add_upper(mirror: &Mirror, link: &Link, list: &mut Vec<LinuxOnly>) {
     if link.maps_priorities {
         let why = format!("{} maps priorities to those of VLAN tags", link.name);
-        list.push(LinuxOnly { feature: Feature::Interface, traffic: Traffic::Out(link.ifindex), why });
+        list.push(of_interface(Traffic::Out(link.ifindex), why));
     }
     let own = link.lower.filter(|_| link.lower_namespace.is_none() && takes_frames(mirror, link));
     for lower in own.into_iter().chain(link.takes_from.iter().copied()) {
         let why = format!("{} ({}) takes frames of {}", link.name, link.kind, name_of(mirror, lower));
-        list.push(LinuxOnly { feature: Feature::Interface, traffic: Traffic::In(lower), why });
+        list.push(of_interface(Traffic::In(lower), why));
     }
 }
 
@@ -165,7 +169,7 @@ fn add_uppers_elsewhere(mirror: &Mirror, lower: u32, uppers: &[Upper], list: &mu
         let name = name_of(mirror, lower);
         let why =
             format!("interface {ifindex} ({kind}) in network namespace {namespace} takes frames of {name}");
-        list.push(LinuxOnly { feature: Feature::Interface, traffic: Traffic::In(lower), why });
+        list.push(of_interface(Traffic::In(lower), why));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::entries::Entries;
 use super::names::Names;
-use super::{Feature, LinuxOnly, Traffic};
+use super::{Counters, Feature, Traffic};
 use bm_netlink::error::Error;
 use bm_netlink::message::Raw;
 use std::fmt;
@@ -54,14 +54,21 @@ pub(super) trait Part: Send + fmt::Debug {
         None
     }
 
-    /// An event about it has come, before it is read for that reason.
-    fn note_event(&mut self, _: &Raw<'_>) {}
+    /// An event about it has come. Returns whether it has to be read for that reason.
+    fn note_event(&mut self, _: &Raw<'_>) -> bool {
+        true
+    }
 
     /// Events about it may have been lost.
     fn note_lost_events(&mut self) {}
 
     /// Reads its settings again. Returns whether they may have changed.
     fn read(&mut self, names: &Names) -> Result<bool, Unreadable>;
+
+    /// Which generation of its settings was read, if it counts them.
+    fn generation(&self) -> Option<u32> {
+        None
+    }
 
     /// Adds the packets that it concerns.
     fn analyse(&self, names: &Names, entries: &mut Entries);
@@ -91,13 +98,25 @@ impl Slot {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Schedules it because of an event; none if the event cannot be parsed.
-    pub(crate) fn want_after(&mut self, event: Option<&Raw<'_>>, now: Instant) {
-        match event {
+    /// Schedules it because of an event, if the event makes that necessary; none if it cannot be parsed. Returns whether
+    /// it does.
+    pub(crate) fn want_after(&mut self, event: Option<&Raw<'_>>, now: Instant) -> bool {
+        let matters = match event {
             Some(event) => self.part.note_event(event),
-            None => self.part.note_lost_events(),
+            None => {
+                self.part.note_lost_events();
+                true
+            }
+        };
+        if matters {
+            self.want(now);
         }
-        self.want(now);
+        matters
+    }
+
+    /// Which generation of its settings was read, if it counts them and they could be read.
+    pub(crate) fn generation(&self) -> Option<u32> {
+        self.part.generation().filter(|_| self.trouble.is_none())
     }
 
     /// When it is read next.
@@ -132,9 +151,9 @@ impl Slot {
         Some((changed, took))
     }
 
-    /// Adds the packets that it concerns: all if it could not be read.
-    pub fn analyse(&self, names: &Names) -> Vec<LinuxOnly> {
-        let mut entries = Entries::default();
+    /// The packets that it concerns: all if it could not be read.
+    pub fn analyse(&self, names: &Names, counters: Counters) -> Entries {
+        let mut entries = Entries::new(counters);
         match &self.trouble {
             Some(why) => {
                 let title = self.part.title();
@@ -143,6 +162,6 @@ impl Slot {
             }
             None => self.part.analyse(names, &mut entries),
         }
-        entries.finish()
+        entries
     }
 }

@@ -22,7 +22,7 @@ use super::nftables::{self, Nftables};
 use super::part::{Part, Slot};
 use super::tc::{self, Tc};
 use super::xfrm::{self, AppliedPolicies, Xfrm};
-use super::{Feature, LinuxOnly, Traffic};
+use super::{Counters, Feature, LinuxOnly, Repeats, RulesetFacts, Traffic};
 use bm_netlink::dump;
 use bm_netlink::error::Error;
 use bm_netlink::link::Link;
@@ -48,11 +48,18 @@ pub struct LinuxOnlyOptions {
     pub own_tables: Box<str>,
     /// IPsec policies that need no help of Linux; see [`LinuxOnlyWatch::set_applied`].
     pub applied: AppliedPolicies,
+    /// Whether nftables' counters have to be right.
+    pub counters: Counters,
 }
 
 impl Default for LinuxOnlyOptions {
     fn default() -> Self {
-        Self { receive_buffer: 4 << 20, own_tables: OURS.into(), applied: AppliedPolicies::default() }
+        Self {
+            receive_buffer: 4 << 20,
+            own_tables: OURS.into(),
+            applied: AppliedPolicies::default(),
+            counters: Counters::default(),
+        }
     }
 }
 
@@ -113,6 +120,7 @@ pub struct LinuxOnlyWatch {
     links_trouble: Option<String>,
     slots: Vec<Slot>,
     list: Vec<LinuxOnly>,
+    facts: RulesetFacts,
     more: bool,
     statistics: LinuxOnlyStatistics,
 }
@@ -133,6 +141,7 @@ impl LinuxOnlyWatch {
             links_trouble: None,
             slots,
             list: Vec::new(),
+            facts: RulesetFacts::default(),
             more: false,
             statistics: LinuxOnlyStatistics::default(),
         };
@@ -161,6 +170,11 @@ impl LinuxOnlyWatch {
         &self.list
     }
 
+    /// What flows depend on besides the list.
+    pub fn facts(&self) -> &RulesetFacts {
+        &self.facts
+    }
+
     /// Counters of what has happened so far.
     pub fn statistics(&self) -> &LinuxOnlyStatistics {
         &self.statistics
@@ -180,7 +194,7 @@ impl LinuxOnlyWatch {
         due.map(|due| due.saturating_duration_since(now))
     }
 
-    /// Receives available events and reads what is due. Returns whether the list has changed.
+    /// Receives available events and reads what is due. Returns whether the list or the facts have changed.
     pub fn process(&mut self, now: Instant) -> bool {
         self.more = false;
         let mut changed = false;
@@ -198,7 +212,16 @@ impl LinuxOnlyWatch {
             self.statistics.longest_read = self.statistics.longest_read.max(took);
             changed |= differs;
         }
-        changed && self.analyse()
+        let analysed = changed && self.analyse();
+        let generation = self.slots[slot::NFTABLES].generation();
+        let passed = std::mem::replace(&mut self.facts.generation, generation) != generation;
+        analysed || passed
+    }
+
+    /// Sets whether nftables' counters have to be right. Returns whether the list or the facts have changed.
+    pub fn set_counters(&mut self, counters: Counters) -> bool {
+        let before = std::mem::replace(&mut self.options.counters, counters);
+        before != counters && self.analyse()
     }
 
     /// Sets the IPsec policies of the kernel that brickmoon applies itself, by their indexes. Returns whether the list has
@@ -225,21 +248,26 @@ impl LinuxOnlyWatch {
         Ok(gone.chain(new).collect())
     }
 
+    /// Makes the list from what was read. Returns whether it or the facts have changed.
     fn analyse(&mut self) -> bool {
         let mut list: Vec<LinuxOnly> = Vec::new();
+        let mut facts = RulesetFacts::default();
         if let Some(why) = &self.links_trouble {
             let why = format!("the interfaces cannot be listed: {why}");
             let traffic = Traffic::All { ipv4: true, ipv6: true };
-            list.push(LinuxOnly { feature: Feature::Nftables, traffic, why });
+            list.push(LinuxOnly { feature: Feature::Nftables, traffic, repeats: Repeats::EachPacket, why });
         }
         for slot in &self.slots {
-            list.extend(slot.analyse(&self.names));
+            let entries = slot.analyse(&self.names, self.options.counters);
+            facts = entries.facts.unwrap_or(facts);
+            list.extend(entries.finish());
         }
+        facts.generation = self.facts.generation;
         let list = without_needless_fragments(bounded(list));
         let changed = self.list != list;
         self.list = list;
         self.statistics.changes += u64::from(changed);
-        changed
+        std::mem::replace(&mut self.facts, facts) != facts || changed
     }
 
     /// Reads events of one socket. Returns whether the interfaces have changed.
@@ -264,8 +292,8 @@ impl LinuxOnlyWatch {
                 // An event that cannot be parsed is treated as one about this part.
                 let concerns = raw.as_ref().map_or(true, events.concerns);
                 if let (true, Some(slot)) = (concerns, events.slot) {
-                    self.statistics.events += 1;
-                    self.slots[slot].want_after(raw.as_ref().ok(), now);
+                    let matters = self.slots[slot].want_after(raw.as_ref().ok(), now);
+                    self.statistics.events += u64::from(matters);
                 }
                 match (events.slot, raw.and_then(|raw| Message::read(&raw))) {
                     (None, Ok(Some(message))) => changed |= self.names.apply(message),

@@ -12,7 +12,7 @@ use super::*;
 use bm_fib::NextHop;
 use bm_fib::Structure;
 use bm_fib::memory::OutOfMemory;
-use bm_firewall::{Feature, LinuxOnly, Match, Traffic};
+use bm_firewall::{Feature, LinuxOnly, Match, Repeats, Traffic};
 use bm_netlink::{
     Address, Hop, HopFlags, Kind, Link, Message, Neighbor, RouteBody, RouteEvent, RouteKind, RouteMessage,
     Via, neighbor,
@@ -118,7 +118,12 @@ impl World {
 
     /// Sets the packets that only Linux may handle.
     pub fn only_linux(&mut self, traffic: impl IntoIterator<Item = Traffic>) -> &mut Self {
-        let entry = |traffic| LinuxOnly { feature: Feature::Nftables, traffic, why: "a rule".into() };
+        let entry = |traffic| LinuxOnly {
+            feature: Feature::Nftables,
+            traffic,
+            repeats: Repeats::EachPacket,
+            why: "a rule".into(),
+        };
         let list: Vec<_> = traffic.into_iter().map(entry).collect();
         self.compiler.set_linux_only(&list);
         self

@@ -316,11 +316,11 @@ pub(super) fn whole_families(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_firewall::Feature;
+    use bm_firewall::{Feature, Repeats};
     use bm_netlink::Sysctls;
 
     fn entry(feature: Feature, traffic: Traffic) -> LinuxOnly {
-        LinuxOnly { feature, traffic, why: "a rule".into() }
+        LinuxOnly { feature, traffic, repeats: Repeats::EachPacket, why: "a rule".into() }
     }
 
     fn to(prefix: &str, protocol: Option<u8>) -> Match {

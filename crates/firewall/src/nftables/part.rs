@@ -2,7 +2,7 @@
 
 use super::Ruleset;
 use super::analysis::analyse;
-use super::read::{LastReading, Reading, acting_set, read, read_messages};
+use super::read::{LastReading, Reading, acting_set, committed, read, read_messages};
 use super::tracking;
 use crate::Feature;
 use crate::entries::Entries;
@@ -22,6 +22,10 @@ pub struct Nftables {
     socket: Option<Socket>,
     ruleset: Ruleset,
     known: LastReading,
+    /// Generation that the ruleset is of.
+    generation: Option<u32>,
+    /// Something has changed since it was read.
+    stale: bool,
 }
 
 /// How often it is asked whether tables are still there that go away with the process that made them.
@@ -31,6 +35,20 @@ impl Nftables {
     /// For a daemon that names its own tables like this.
     pub fn new(own_tables: &str) -> Self {
         Self { known: LastReading::new(own_tables), ..Self::default() }
+    }
+
+    /// A commit is complete. Without an event that matters it leaves the ruleset as it is, and only its generation is
+    /// another. Returns whether the ruleset has to be read.
+    fn note_generation(&mut self, committed: u32) -> bool {
+        let Some(known) = self.generation.filter(|_| !self.stale) else { return self.stale };
+        // The kernel counts without 0.
+        let next = known.checked_add(1).unwrap_or(1);
+        if committed == next {
+            self.generation = Some(next);
+            self.known.pass(next);
+        }
+        // The reading may have been of a later one than the event.
+        committed.wrapping_sub(next).cast_signed() > 0
     }
 }
 
@@ -51,8 +69,10 @@ impl Part for Nftables {
         if !matches!(reading, Ok(Reading::Ruleset(_) | Reading::Same)) {
             self.known.forget();
         }
+        self.generation = self.known.generation();
         let reading = reading?;
         self.socket = Some(socket);
+        self.stale = false;
         match reading {
             Reading::Ruleset(ruleset) => self.ruleset = *ruleset,
             Reading::Same => return Ok(false),
@@ -65,14 +85,24 @@ impl Part for Nftables {
         self.known.has_owners().then_some(OWNERS_EVERY)
     }
 
-    fn note_event(&mut self, raw: &Raw<'_>) {
+    fn note_event(&mut self, raw: &Raw<'_>) -> bool {
+        if let Some(generation) = committed(raw) {
+            return self.note_generation(generation);
+        }
         if let Some(set) = acting_set(raw) {
             self.known.forget_set(&set);
         }
+        self.stale = true;
+        true
     }
 
     fn note_lost_events(&mut self) {
         self.known.forget();
+        self.stale = true;
+    }
+
+    fn generation(&self) -> Option<u32> {
+        self.generation
     }
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {

@@ -47,6 +47,7 @@ mod message {
     pub(crate) const GET_ELEMENTS: u16 = 13;
     pub(crate) const DELETE_ELEMENTS: u16 = 14;
     pub(crate) const DELETE_RULE: u16 = 8;
+    pub const NEW_GENERATION: u16 = 15;
     pub(crate) const GET_GENERATION: u16 = 16;
     pub(crate) const NEW_FLOWTABLE: u16 = 22;
     pub(crate) const GET_FLOWTABLE: u16 = 23;
@@ -78,7 +79,7 @@ const fn kind(message: u16) -> u16 {
 }
 
 /// Whether a message is about a change of a table, a chain, a rule, a set, a named object or a flowtable, or of elements
-/// that do something. Other elements do not matter.
+/// that do something, or is the end of a commit. Other elements do not matter.
 pub(crate) fn is_event(raw: &Raw<'_>) -> bool {
     if raw.kind >> 8 != SUBSYSTEM {
         return false;
@@ -90,9 +91,18 @@ pub(crate) fn is_event(raw: &Raw<'_>) -> bool {
         | message::NEW_OBJECT
         | message::DELETE_OBJECT
         | message::NEW_FLOWTABLE
-        | message::DELETE_FLOWTABLE => true,
+        | message::DELETE_FLOWTABLE
+        | message::NEW_GENERATION => true,
         message => message <= message::DELETE_RULE,
     }
+}
+
+/// The generation that a commit has made, if a message is the end of one.
+pub(crate) fn committed(raw: &Raw<'_>) -> Option<u32> {
+    if raw.kind != kind(message::NEW_GENERATION) {
+        return None;
+    }
+    attributes(raw).find(nfta::GENERATION_ID).ok().flatten().and_then(number)
 }
 
 /// The set to which elements that do something are added, if a message is about that.
@@ -134,6 +144,18 @@ impl LastReading {
     pub(crate) fn forget_set(&mut self, name: &SetName) {
         self.last = None;
         self.idle.retain(|(idle, _)| idle != name);
+    }
+
+    /// The generation of the last reading.
+    pub(crate) fn generation(&self) -> Option<u32> {
+        self.last.as_ref().map(|(generation, _)| *generation)
+    }
+
+    /// What the last reading found is also that of this later generation.
+    pub(crate) fn pass(&mut self, later: u32) {
+        if let Some((generation, _)) = &mut self.last {
+            *generation = later;
+        }
     }
 
     /// Whether there is a table that goes away with its owner, of which the kernel tells nobody.
