@@ -173,7 +173,8 @@ impl Condition {
         })
     }
 
-    fn protocol(&self, family: Option<Family>) -> Option<u8> {
+    /// The protocol, if it is known; in IPv6 the last next header.
+    pub(crate) fn protocol(&self, family: Option<Family>) -> Option<u8> {
         let by_header = match family {
             Some(Family::V4) => self.network.byte(9),
             Some(Family::V6) => self.network.byte(6).filter(|next| !EXTENSIONS.contains(next)),

@@ -18,7 +18,6 @@ pub(super) struct Entries {
     /// The position of the entry for some traffic, and how many others were for the same.
     places: HashMap<(Feature, Traffic, Repeats), (usize, usize)>,
     /// Whether counters have to be right.
-    #[expect(dead_code, reason = "the analysis of statements reads it")]
     pub counters: Counters,
     /// What was found out about the nftables ruleset, apart from its generation.
     pub facts: Option<RulesetFacts>,

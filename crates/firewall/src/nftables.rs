@@ -15,6 +15,27 @@
 //!
 //! A flowtable forwards packets of its flows at the ingress of its interfaces, so these are Linux's.
 //!
+//! What a rule decides about one packet of a flow it decides about all (an entry with [`crate::Repeats::EachFlow`]) unless a
+//! plain packet of an established connection meets something in it that treats each packet on its own:
+//!
+//! | the same for all packets of a flow | each packet on its own |
+//! |---|---|
+//! | addresses, ports, protocols, interfaces, `meta mark` | length, dscp, ttl, other bytes of headers, TCP options, time, cpu, priority |
+//! | `ct` state, mark, label, zone, helper, direction, tuple, status but `assured` | `ct` expiration, packets, bytes, avgpkt, `status assured` |
+//! | sets and maps by these | sets whose elements time out or are added by rules, or have limits or quotas |
+//! | `fib`, `rt` (flows end as routes change) | `socket`, `ipsec`, `osf`, hashes, `numgen` |
+//! | accept, drop, reject, jump, goto, return | `queue` |
+//! | NAT, `notrack`, `ct helper`, `ct timeout` | `limit`, `quota`, `ct count`, `synproxy`, `tproxy`, other named objects |
+//! | `meta mark set`, `ct mark set`, from what stays the same | other `set`s, `add @set` and `update @set`, `dup`, `fwd`, `flow add` |
+//! | counters, unless they are [`crate::Counters::Exact`]; log, if a drop follows | log |
+//!
+//! Of `iptables-nft`, matches and targets in `compat` likewise; unknown ones treat each packet on its own.
+//!
+//! Packets of an established connection do not meet: chains of type nat; what is behind a match of other states, or behind
+//! an accept that all of them have met; and what matches only packets that are never plain (SYN, FIN, RST, fragments,
+//! ICMP, extension headers). What matches only some packets of a flow and accepts them or leads them elsewhere counts if a
+//! later rule, or the policy, does something to the others.
+//!
 //! Rules that brickmoon has written ([`bm_netlink::nft`]) are known by their mark, and skipped. Whatever else there is in a
 //! table of such a name counts.
 //!
@@ -22,9 +43,12 @@
 //! not, in a named object or in a set that counts connections. The kernel then reassembles fragments that arrive.
 
 mod analysis;
+mod compat;
 mod elements;
 mod expression;
+mod flow;
 mod part;
+mod plain;
 mod read;
 mod resolve;
 mod rule;
@@ -37,6 +61,7 @@ pub(super) use read::{GROUP, is_event};
 use super::condition::{Condition, Families};
 use bm_wire::Family;
 use elements::Set;
+use flow::{Encounters, Key, States, Step, Target};
 use std::collections::HashMap;
 
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
@@ -78,6 +103,8 @@ pub(super) struct Ruleset {
     pub sets: HashMap<(TableName, Box<str>), Set>,
     /// Named objects that require connection tracking, and in which table.
     pub tracking: Vec<(TableName, String)>,
+    /// Whether there is a named object that gives connections timeouts of their own.
+    pub has_timeouts: bool,
     pub flowtables: Vec<Flowtable>,
 }
 
@@ -96,6 +123,8 @@ pub(super) struct Base {
     pub name: Box<str>,
     pub place: Place,
     pub drops: bool,
+    /// States in which packets of flows pass it.
+    pub states: States,
 }
 
 /// The hook of a base chain.
@@ -132,9 +161,15 @@ pub(super) struct Rule {
     /// What in it requires connection tracking.
     pub tracks: Option<Box<str>>,
     /// The chains that it jumps or goes to.
-    pub targets: Vec<Box<str>>,
+    pub targets: Vec<Target>,
     /// The sets and maps in which it looks something up, in order.
     pub lookups: Vec<Lookup>,
+    /// What in it flows meet, in order, until that is evaluated.
+    pub steps: Vec<Step>,
+    /// In which states they meet what.
+    pub met: Encounters,
+    /// Whether it gives connections timeouts of their own.
+    pub has_timeout: bool,
 }
 
 /// A lookup in a set or a map.
@@ -144,6 +179,9 @@ pub(super) struct Lookup {
     /// Packets that get to it.
     pub condition: Condition,
     pub kind: LookupKind,
+    pub key: Key,
+    /// Whether only packets match whose key is not there.
+    pub inverted: bool,
 }
 
 /// What a lookup is for.
@@ -162,6 +200,17 @@ impl Base {
     fn title(&self) -> String {
         title(&self.table, &self.name)
     }
+
+    /// Whether packets pass it before their connection is looked up, so that any state may be ahead.
+    fn is_early(&self) -> bool {
+        self.states == States::ALL
+    }
+
+    /// States in which packets get to the next rule. Before connections are looked up the state may still change, so that
+    /// packets of all states get there or of none.
+    fn settled(&self, states: States) -> States {
+        if self.is_early() && !states.is_empty() { States::ALL } else { states }
+    }
 }
 
 fn title(table: &TableName, chain: &str) -> String {
@@ -179,6 +228,15 @@ impl TableName {
             _ => "other",
         };
         format!("table {family} {}", self.name)
+    }
+
+    /// The only family of packets that its chains see.
+    fn single_family(&self) -> Option<Family> {
+        match self.family {
+            nfproto::IPV4 => Some(Family::V4),
+            nfproto::IPV6 => Some(Family::V6),
+            _ => None,
+        }
     }
 
     /// Families whose packets are tracked because of it. Bridges track those of both.

@@ -8,6 +8,8 @@ mod netns;
 
 #[path = "namespace/elements.rs"]
 mod elements;
+#[path = "namespace/flows.rs"]
+mod flows;
 #[path = "namespace/linux_only.rs"]
 mod linux_only;
 #[path = "namespace/rulesets.rs"]

@@ -1,10 +1,11 @@
-//! From a ruleset to the packets that it can drop, change or count.
+//! From a ruleset to the packets that it can drop, change or count, and to what flows meet on the way.
 
+use super::flow::States;
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, title};
 use crate::condition::{Condition, Families};
 use crate::entries::Entries;
 use crate::names::{Device, NamedInterface, Names};
-use crate::{Feature, Traffic};
+use crate::{Counters, Feature, Repeats, RulesetFacts, Traffic};
 use std::fmt::Write;
 
 /// The maximum depth of chains that lead to chains: the kernel's limit.
@@ -12,7 +13,7 @@ const DEPTH_MAX: usize = 16;
 /// The most rules that are visited for one base chain; one that is reached in several ways counts several times.
 const VISITS_MAX: usize = 50_000;
 
-/// Adds the packets that the ruleset concerns.
+/// Adds the packets that the ruleset concerns, and what flows depend on.
 pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
     for Flowtable { table, name, devices } in &ruleset.flowtables {
         let why = format!("flowtable {name} of {}", table.title());
@@ -20,9 +21,15 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
             of_device(&Place::Ingress(Vec::new()), device, names, entries, &why);
         }
     }
+    let has_timeouts = ruleset.has_timeouts || ruleset.chains.values().flatten().any(|rule| rule.has_timeout);
+    let mut facts = RulesetFacts { has_timeouts, untracked: true, ..RulesetFacts::default() };
     for base in &ruleset.bases {
         match &base.place {
-            Place::Ip(families) => of_ip(ruleset, base, *families, names, entries),
+            Place::Ip(families) => {
+                let undecided = Vec::new();
+                let found = Found { base, families: *families, names, entries, facts: &mut facts, undecided };
+                found.of_ip(ruleset);
+            }
             Place::Output(families) => {
                 if let Some(why) = why_linux(ruleset, base) {
                     entries.add(Feature::Nftables, families.errors(), || why);
@@ -36,72 +43,171 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
             }
         }
     }
+    entries.facts = Some(facts);
 }
 
-/// A chain in the way of routed packets.
-fn of_ip(ruleset: &Ruleset, base: &Base, families: Families, names: &Names, entries: &mut Entries) {
-    if base.drops {
-        entries.add(Feature::Nftables, families.all(), || format!("{} has policy drop", base.title()));
-        return;
+/// What is found in a chain in the way of routed packets.
+struct Found<'a> {
+    base: &'a Base,
+    families: Families,
+    names: &'a Names,
+    entries: &'a mut Entries,
+    facts: &'a mut RulesetFacts,
+    /// Rules that accept some packets of a flow, or lead them elsewhere: they matter once a later rule has an effect.
+    undecided: Vec<Undecided>,
+}
+
+/// A rule that matches some packets of a flow, and has no effect itself.
+struct Undecided {
+    traffic: Option<Traffic>,
+    why: String,
+    /// Whether packets of connections meet it, or only such that are not tracked.
+    tracked: bool,
+}
+
+impl Found<'_> {
+    fn of_ip(mut self, ruleset: &Ruleset) {
+        let (base, all) = (self.base, self.families.all());
+        if base.drops {
+            let why = || format!("{} has policy drop", base.title());
+            self.entries.add_that(Repeats::EachFlow, Feature::Nftables, all.clone(), why);
+        }
+        let mut walk = Walk::new(ruleset, base, |visit: &Visit<'_>| self.add(visit));
+        if !walk.whole() {
+            self.entries.add(Feature::Nftables, all, || {
+                format!("{} leads to more than {VISITS_MAX} rules", base.title())
+            });
+        }
     }
-    let table = &base.table;
-    let mut visits = 0;
-    let start = Condition::default();
-    let whole =
-        walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut |chain, number, rule, condition| {
-            let traffic = match rule.stateful {
-                Some(_) => Some(families.all()),
-                None => condition.traffic(families, names),
-            };
-            if let (Some(traffic), Some(effect)) = (traffic, &rule.effect) {
-                entries.add(Feature::Nftables, traffic, || rule_title(table, chain, number, rule, effect));
+
+    fn add(&mut self, visit: &Visit<'_>) {
+        let Visit { rule, states, .. } = visit;
+        let met = &rule.met;
+        let counted = if self.entries.counters == Counters::Exact { met.counter } else { States::NONE };
+        let apart = met.each_packet.or(counted).and(*states);
+        let tracked = apart.meets(States::ESTABLISHED) || self.base.is_early() && !apart.is_empty();
+        let only_untracked = apart.meets(States::UNTRACKED) && !tracked;
+        self.facts.looks_up_routes |= met.routes.meets(*states);
+        if met.effect.meets(*states) {
+            self.decide();
+        }
+        let why = |effect: &str| rule_title(&self.base.table, visit, effect);
+        let Some(effect) = &rule.effect else {
+            if !apart.is_empty() {
+                let traffic = visit.condition.traffic(self.families, self.names);
+                let why = why("matches some packets of a flow");
+                self.undecided.push(Undecided { traffic, why, tracked });
             }
-        });
-    if !whole {
-        entries.add(Feature::Nftables, families.all(), || {
-            format!("{} leads to more than {VISITS_MAX} rules", base.title())
-        });
+            if self.base.drops {
+                self.decide();
+            }
+            return;
+        };
+        self.facts.untracked &= !only_untracked;
+        let repeats = if tracked { Repeats::EachPacket } else { Repeats::EachFlow };
+        // The policy has an entry for all that repeats.
+        if self.base.drops && !tracked {
+            return;
+        }
+        let traffic = match rule.stateful {
+            Some(_) => Some(self.families.all()),
+            None => visit.condition.traffic(self.families, self.names),
+        };
+        if let Some(traffic) = traffic {
+            self.entries.add_that(repeats, Feature::Nftables, traffic, || why(effect));
+        }
+    }
+
+    /// Something happens to packets that get as far: which do, depends on the rules before.
+    fn decide(&mut self) {
+        for Undecided { traffic, why, tracked } in std::mem::take(&mut self.undecided) {
+            self.facts.untracked &= tracked;
+            if let (Some(traffic), true) = (traffic, tracked) {
+                self.entries.add(Feature::Nftables, traffic, || why);
+            }
+        }
     }
 }
 
-fn rule_title(table: &TableName, chain: &str, number: usize, rule: &Rule, effect: &str) -> String {
+/// A rule that is met on the way through chains.
+struct Visit<'a> {
+    chain: &'a str,
+    number: usize,
+    rule: &'a Rule,
+    /// All conditions on the way there, and its own.
+    condition: Condition,
+    /// States in which packets of flows may get there.
+    states: States,
+}
+
+fn rule_title(table: &TableName, visit: &Visit<'_>, effect: &str) -> String {
+    let Visit { chain, number, rule, .. } = visit;
     let mut text = format!("rule {number} (handle {}) of {}: ", rule.handle, title(table, chain));
     // The part that depends on connections determines the extent of the entry, so that is named.
     let _infallible = text.write_str(rule.stateful.as_deref().unwrap_or(effect));
     text
 }
 
-/// Calls `each` with every rule of a chain that has an effect, and with those of chains that it leads to, together
-/// with all conditions on the way there. Returns whether these were all.
-fn walk(
-    ruleset: &Ruleset,
-    table: &TableName,
-    chain: &str,
-    condition: &Condition,
-    depth: usize,
-    visits: &mut usize,
-    each: &mut impl FnMut(&str, usize, &Rule, &Condition),
-) -> bool {
-    let Some(rules) = ruleset.chains.get(&(table.clone(), chain.into())) else { return true };
-    for (number, rule) in (1..).zip(rules) {
-        *visits += 1;
-        if *visits > VISITS_MAX || depth > DEPTH_MAX {
-            return false;
-        }
-        if rule.effect.is_none() && rule.targets.is_empty() {
-            continue;
-        }
-        let both = condition.and(&rule.condition);
-        if rule.effect.is_some() {
-            each(chain, number, rule, &both);
-        }
-        for target in &rule.targets {
-            if !walk(ruleset, table, target, &both, depth + 1, visits, each) {
-                return false;
-            }
-        }
+/// A walk through a base chain and those that it leads to. Calls `each` with every rule that has an effect, or that
+/// treats packets of a flow apart.
+struct Walk<'a, F> {
+    ruleset: &'a Ruleset,
+    base: &'a Base,
+    visits: usize,
+    each: F,
+}
+
+impl<'a, F: FnMut(&Visit<'a>)> Walk<'a, F> {
+    fn new(ruleset: &'a Ruleset, base: &'a Base, each: F) -> Self {
+        Self { ruleset, base, visits: 0, each }
     }
-    true
+
+    /// Visits the rules. Returns whether these were all.
+    fn whole(&mut self) -> bool {
+        let base = self.base;
+        self.chain(&base.name, &Condition::default(), base.states, 0).is_some()
+    }
+
+    /// Visits the rules of a chain that packets get to with this condition, those of flows in these states. Returns the
+    /// states in which they may come back; none if there are too many rules.
+    fn chain(
+        &mut self,
+        chain: &'a str,
+        condition: &Condition,
+        states: States,
+        depth: usize,
+    ) -> Option<States> {
+        let Some(rules) = self.ruleset.chains.get(&(self.base.table.clone(), chain.into())) else {
+            return Some(states);
+        };
+        let (mut here, mut back) = (states, States::NONE);
+        for (number, rule) in (1..).zip(rules) {
+            self.visits += 1;
+            if self.visits > VISITS_MAX || depth > DEPTH_MAX {
+                return None;
+            }
+            back = back.or(rule.met.back.and(here));
+            let mut next = here.without(rule.met.end);
+            let quiet = !rule.met.each_packet.or(rule.met.routes).meets(here);
+            if rule.effect.is_some() || !rule.targets.is_empty() || !quiet {
+                let condition = condition.and(&rule.condition);
+                let visit = Visit { chain, number, rule, condition, states: here };
+                (self.each)(&visit);
+                for target in &rule.targets {
+                    let there = self.base.settled(here.and(target.some));
+                    let returned = self.chain(&target.chain, &visit.condition, there, depth + 1)?;
+                    if target.goes {
+                        back = back.or(returned);
+                        next = next.without(target.all);
+                    } else {
+                        next = next.without(target.all.without(returned));
+                    }
+                }
+            }
+            here = self.base.settled(next);
+        }
+        Some(self.base.settled(here.or(back)))
+    }
 }
 
 /// Why all packets that pass a chain are Linux's, if they are.
@@ -109,12 +215,13 @@ fn why_linux(ruleset: &Ruleset, base: &Base) -> Option<String> {
     if base.drops {
         return Some(format!("{} has policy drop", base.title()));
     }
-    let (mut visits, mut why) = (0, None);
-    let (table, start) = (&base.table, Condition::default());
-    let whole = walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut |chain, number, rule, _| {
-        let effect = rule.effect.as_deref().unwrap_or_default();
-        why.get_or_insert_with(|| rule_title(table, chain, number, rule, effect));
+    let mut why = None;
+    let mut walk = Walk::new(ruleset, base, |visit: &Visit<'_>| {
+        if let Some(effect) = &visit.rule.effect {
+            why.get_or_insert_with(|| rule_title(&base.table, visit, effect));
+        }
     });
+    let whole = walk.whole();
     why.or_else(|| (!whole).then(|| format!("{} leads to more than {VISITS_MAX} rules", base.title())))
 }
 

@@ -15,12 +15,16 @@ use std::collections::BTreeSet;
 
 /// Attributes.
 mod nfta {
-    /// Table, name, type of its data, type of its objects, handle; then one expression and several.
-    pub const SET: [u16; 7] = [1, 2, 6, 15, 16, 17, 18];
+    /// Table, name, flags, length of its keys, type of its data, type of its objects, handle; then one expression and
+    /// several.
+    pub const SET: [u16; 9] = [1, 2, 3, 5, 6, 15, 16, 17, 18];
     /// Table, set, elements.
     pub const LIST: [u16; 3] = [1, 2, 3];
     /// Data, one expression, several.
     pub(crate) const ELEMENT: [u16; 3] = [2, 7, 11];
+    /// A key, and the last one of a range.
+    pub const KEY: [u16; 2] = [1, 10];
+    pub(crate) const DATA_VALUE: u16 = 1;
     pub(crate) const DATA_VERDICT: u16 = 2;
     pub(crate) const EXPR_NAME: u16 = 1;
 }
@@ -28,6 +32,17 @@ mod nfta {
 const VERDICT: u32 = 0xffff_ff00;
 /// The expression that counts connections.
 const COUNT: &str = "connlimit";
+/// The most keys that are kept, and their greatest length in bytes.
+const KEYS_MAX: usize = 16;
+const KEY_LENGTH_MAX: usize = 4;
+
+/// Flags of sets (`NFT_SET_*`).
+mod flag {
+    pub const CONSTANT: u32 = 0x2;
+    pub const INTERVAL: u32 = 0x4;
+    pub const TIMEOUT: u32 = 0x10;
+    pub const EVAL: u32 = 0x20;
+}
 
 /// A set or a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,20 +53,43 @@ pub struct Set {
     pub object: Option<Object>,
     /// Distinguishes it from others that have had its name.
     pub handle: u64,
+    pub flags: u32,
+    /// Bytes of a key.
+    pub key_length: Option<u32>,
     pub elements: Elements,
+    pub keys: Keys,
+}
+
+/// The keys of elements as far as they are few and short, with the verdicts of those in a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    list: Vec<Mapping>,
+    /// There are others.
+    more: bool,
+}
+
+/// A key, and the verdict of its element in a map of verdicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub key: Box<[u8]>,
+    pub verdict: Option<Verdict>,
 }
 
 /// What the elements of a set do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements {
-    /// The chains that they lead to.
-    pub chains: BTreeSet<Box<str>>,
+    /// The verdicts that they have, each once.
+    pub verdicts: BTreeSet<Verdict>,
     /// The first effect on packets that find one.
     pub effect: Option<Box<str>>,
     /// What about them does not depend only on the packet.
     pub stateful: Option<Box<str>>,
     /// Whether they count connections.
     pub tracks: bool,
+    /// Whether they do something to each packet besides counting it.
+    pub each_packet: bool,
+    /// Whether they count packets.
+    pub counts: bool,
 }
 
 /// What a set is called.
@@ -63,49 +101,107 @@ pub struct Names {
 impl Set {
     /// The names of a set, and what is known without its elements.
     pub fn read(list: Attributes<'_>) -> Result<Option<(Names, Self)>, Malformed> {
-        let [Some(table), Some(name), data, object, handle, one, several] = some(list, nfta::SET)? else {
+        let [Some(table), Some(name), flags, length, data, object, handle, one, several] =
+            some(list, nfta::SET)?
+        else {
             return Ok(None);
         };
         let mut set = Self {
             verdicts: data.and_then(number) == Some(VERDICT),
             object: object.and_then(number).map(Object::of),
             handle: handle.and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes),
-            elements: Elements::default(),
+            flags: flags.and_then(number).unwrap_or_default(),
+            key_length: length.and_then(number),
+            ..Self::default()
         };
         set.elements.add_expressions([one, several])?;
         Ok(Some((Names { table: attribute::text(table), set: attribute::text(name) }, set)))
     }
 }
 
-impl Elements {
+impl Set {
+    /// Whether elements come and go without a commit: by rules, or as their time is up.
+    pub(crate) fn changes_by_itself(&self) -> bool {
+        self.flags & (flag::TIMEOUT | flag::EVAL) != 0
+    }
+
+    /// All keys of this length, each of which stands for itself; none if they are not known, or may change unnoticed.
+    pub(crate) fn keys(&self, length: u32) -> Option<&[Mapping]> {
+        // Without verdicts, elements of a set that is not constant change without an event that matters.
+        let kept = self.verdicts || self.flags & flag::CONSTANT != 0;
+        let exact = self.flags & flag::INTERVAL == 0 && !self.changes_by_itself() && !self.keys.more;
+        (kept && exact && self.key_length == Some(length)).then_some(&self.keys.list)
+    }
+
     /// Adds the elements in a message.
-    pub fn add(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+    pub(crate) fn add(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        self.elements.add(list)?;
+        self.keys.add(list)
+    }
+}
+
+impl Keys {
+    fn add(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        let [_, _, elements] = some(list, nfta::LIST)?;
+        for element in Attributes::new(elements.unwrap_or_default()) {
+            if self.more {
+                return Ok(());
+            }
+            let element = Attributes::new(element?.1);
+            let [key, end] = some(element, nfta::KEY)?;
+            let key = Attributes::new(key.unwrap_or_default()).find(nfta::DATA_VALUE)?;
+            let fits = key.is_some_and(|key| key.len() <= KEY_LENGTH_MAX) && self.list.len() < KEYS_MAX;
+            let (Some(key), true, None) = (key, fits, end) else {
+                self.more = true;
+                continue;
+            };
+            let [data, ..] = some(element, nfta::ELEMENT)?;
+            self.list.push(Mapping { key: key.into(), verdict: verdict(data)? });
+        }
+        Ok(())
+    }
+}
+
+fn verdict(data: Option<&[u8]>) -> Result<Option<Verdict>, Malformed> {
+    let found = Attributes::new(data.unwrap_or_default()).find(nfta::DATA_VERDICT)?;
+    found.map(|found| Verdict::read(Attributes::new(found))).transpose()
+}
+
+impl Elements {
+    /// Whether they do anything.
+    pub(crate) fn act(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Adds the elements in a message.
+    fn add(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
         let [_, _, elements] = some(list, nfta::LIST)?;
         for element in Attributes::new(elements.unwrap_or_default()) {
             let [data, one, several] = some(Attributes::new(element?.1), nfta::ELEMENT)?;
             self.add_expressions([one, several])?;
-            let verdict = Attributes::new(data.unwrap_or_default()).find(nfta::DATA_VERDICT)?;
-            if let Some(verdict) = verdict {
-                self.add_verdict(Verdict::read(Attributes::new(verdict))?);
+            if let Some(verdict) = verdict(data)? {
+                self.add_verdict(verdict);
             }
         }
         Ok(())
     }
 
     fn add_verdict(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Goes => {}
-            Verdict::Acts(what) => self.acts(what),
-            Verdict::Queue => self.has_side_effect("queue"),
-            Verdict::Chain(chain) => {
-                self.chains.insert(chain);
-            }
+        match verdict.effect() {
+            Some(what) if verdict == Verdict::Queue => self.has_side_effect(what),
+            Some(what) => self.acts(what),
+            None => {}
         }
+        self.verdicts.insert(verdict);
     }
 
     /// Adds one expression that is evaluated for each packet that finds the element, and several.
     fn add_expressions(&mut self, [one, several]: [Option<&[u8]>; 2]) -> Result<(), Malformed> {
         for name in names([one, several])? {
+            match &*name {
+                "counter" | "last" => self.counts = true,
+                _ => self.each_packet = true,
+            }
             match &*name {
                 "counter" | "limit" | "quota" | "last" => self.acts(&name),
                 COUNT => {

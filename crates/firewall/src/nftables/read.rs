@@ -4,8 +4,9 @@
 //! tables ─► chains ─► rules ─► sets ─► objects, flowtables ─► elements of the sets that rules look up ─► resolve
 //! ```
 
-use super::elements::{self, Set};
+use super::elements::{self, Keys, Set};
 use super::expression::{number, some};
+use super::flow::States;
 use super::resolve::resolve;
 use super::{
     Base, DeviceName, Flowtable, LookupKind, Place, Ruleset, TableName, hook, nfproto, rule, tracking,
@@ -18,7 +19,7 @@ use bm_netlink::message::Raw;
 use bm_netlink::nft::{is_marked, is_of};
 use bm_netlink::socket::Socket;
 use bm_wire::Family;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Group of the events.
 pub const GROUP: u32 = 7;
@@ -56,8 +57,10 @@ mod message {
 /// Attributes.
 mod nfta {
     pub const TABLE: [u16; 2] = [1, 2];
-    pub const CHAIN: [u16; 4] = [1, 3, 4, 5];
-    pub const HOOK: [u16; 3] = [1, 3, 4];
+    /// Table, name, hook, policy, type.
+    pub const CHAIN: [u16; 5] = [1, 3, 4, 5, 7];
+    /// Number, priority, interface, list of interfaces.
+    pub const HOOK: [u16; 4] = [1, 2, 3, 4];
     /// Table, chain, userdata.
     pub const RULE: [u16; 3] = [1, 2, 7];
     pub(crate) const RULE_TABLE: u16 = 1;
@@ -73,6 +76,8 @@ mod nfta {
 const DORMANT: u32 = 1;
 /// A table that the kernel removes, or releases, when the process that made it ends.
 const OWNER: u32 = 2;
+/// At prerouting, connections are looked up at this priority.
+const TRACKS_AT: i32 = -200;
 
 const fn kind(message: u16) -> u16 {
     SUBSYSTEM << 8 | message
@@ -124,8 +129,9 @@ pub struct LastReading {
     own_tables: Box<str>,
     /// Generation and tables of the last reading.
     last: Option<(u32, BTreeMap<TableName, u32>)>,
-    /// Sets, with their handles, whose elements do nothing. An event says when that changes, so they are not read again.
-    idle: HashSet<(SetName, u64)>,
+    /// Sets, with their handles, whose elements do nothing, and the keys of these. An event says when that changes, so they
+    /// are not read again.
+    idle: HashMap<(SetName, u64), Keys>,
 }
 
 impl LastReading {
@@ -143,7 +149,7 @@ impl LastReading {
     /// Elements that do something are added to a set.
     pub(crate) fn forget_set(&mut self, name: &SetName) {
         self.last = None;
-        self.idle.retain(|(idle, _)| idle != name);
+        self.idle.retain(|(idle, _), _| idle != name);
     }
 
     /// The generation of the last reading.
@@ -276,7 +282,7 @@ fn sets(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
 /// Named objects that require connection tracking, and flowtables.
 fn objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
     let objects = dump(socket, "list nftables objects", kind(message::GET_OBJECT), &header(0), |raw| {
-        ruleset.tracking.extend(object(raw)?);
+        add_object(raw, ruleset)?;
         Ok(())
     })?;
     let listed = dump(socket, "list nftables flowtables", kind(message::GET_FLOWTABLE), &header(0), |raw| {
@@ -298,12 +304,13 @@ fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading)
         let sets = lookups.filter(|lookup| lookup.kind != LookupKind::Object);
         wanted.extend(sets.map(|lookup| (table.clone(), lookup.set.clone())));
     }
-    let mut idle = HashSet::new();
+    let mut idle = HashMap::new();
     for name in wanted {
         let Some(set) = ruleset.sets.get_mut(&name) else { continue };
         let known_as = (name, set.handle);
-        if known.idle.contains(&known_as) {
-            idle.insert(known_as);
+        if let Some(keys) = known.idle.get(&known_as) {
+            set.keys = keys.clone();
+            idle.insert(known_as, keys.clone());
             continue;
         }
         let (table, set_name) = &known_as.0;
@@ -311,14 +318,13 @@ fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading)
         attribute::put(&mut body, nfta::ELEMENTS_TABLE, &terminated(&table.name));
         attribute::put(&mut body, nfta::ELEMENTS_SET, &terminated(set_name));
         let request = kind(message::GET_ELEMENTS);
-        let dumped = dump(socket, "list elements of an nftables set", request, &body, |raw| {
-            set.elements.add(attributes(raw))
-        })?;
+        let dumped =
+            dump(socket, "list elements of an nftables set", request, &body, |raw| set.add(attributes(raw)))?;
         if dumped == Dumped::Interrupted {
             return Ok(dumped);
         }
-        if !set.verdicts && set.elements == elements::Elements::default() {
-            idle.insert(known_as);
+        if !set.verdicts && !set.elements.act() {
+            idle.insert(known_as, set.keys.clone());
         }
     }
     known.idle = idle;
@@ -335,10 +341,12 @@ fn set(raw: &Raw<'_>) -> Result<Option<(SetName, Set)>, Malformed> {
     Ok(read.map(|(names, set)| ((TableName { family: family(raw), name: names.table }, names.set), set)))
 }
 
-/// A named object that requires connection tracking.
-fn object(raw: &Raw<'_>) -> Result<Option<(TableName, String)>, Malformed> {
+/// Adds a named object that requires connection tracking.
+fn add_object(raw: &Raw<'_>, ruleset: &mut Ruleset) -> Result<(), Malformed> {
     let found = tracking::of_object(attributes(raw))?;
-    Ok(found.map(|(name, what)| (TableName { family: family(raw), name }, what)))
+    ruleset.tracking.extend(found.map(|(name, what)| (TableName { family: family(raw), name }, what)));
+    ruleset.has_timeouts |= tracking::is_timeout(attributes(raw))?;
+    Ok(())
 }
 
 fn flowtable(raw: &Raw<'_>) -> Result<Option<Flowtable>, Malformed> {
@@ -359,7 +367,7 @@ fn table(raw: &Raw<'_>) -> Result<Option<(TableName, u32)>, Malformed> {
 
 /// A base chain in the way of routed packets, or of ICMP errors about them.
 fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, u32>) -> Result<Option<Base>, Malformed> {
-    let [table, name, hooked, policy] = some(attributes(raw), nfta::CHAIN)?;
+    let [table, name, hooked, policy, kind] = some(attributes(raw), nfta::CHAIN)?;
     let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
     let table = TableName { family: family(raw), name: attribute::text(table) };
     let Some(place) = place(table.family, Attributes::new(hooked))? else { return Ok(None) };
@@ -367,7 +375,20 @@ fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, u32>) -> Result<Option<Base
         return Ok(None);
     }
     let drops = policy.and_then(number) == Some(0);
-    Ok(Some(Base { table, name: attribute::text(name), place, drops }))
+    let states = match kind.map(attribute::text) {
+        // Only the first packets of connections pass it.
+        Some(kind) if &*kind == "nat" => States::NONE,
+        _ => states_at(Attributes::new(hooked))?,
+    };
+    Ok(Some(Base { table, name: attribute::text(name), place, drops, states }))
+}
+
+/// States in which packets of flows pass a hook of IP, by its priority.
+fn states_at(hooked: Attributes<'_>) -> Result<States, Malformed> {
+    let [at, priority, ..] = some(hooked, nfta::HOOK)?.map(|value| value.and_then(number));
+    let early =
+        at == Some(hook::PREROUTING) && priority.is_none_or(|priority| priority.cast_signed() <= TRACKS_AT);
+    Ok(if early { States::ALL } else { States::OF_FLOWS })
 }
 
 fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed> {
@@ -393,7 +414,7 @@ fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed>
 
 /// The interfaces of a chain: one, or a list.
 fn devices(hooked: Attributes<'_>) -> Result<Vec<DeviceName>, Malformed> {
-    let [_, one, list] = some(hooked, nfta::HOOK)?;
+    let [_, _, one, list] = some(hooked, nfta::HOOK)?;
     let mut devices = Vec::new();
     for element in Attributes::new(list.unwrap_or_default()) {
         let (kind, name) = element?;
@@ -419,7 +440,7 @@ fn rules(socket: &mut Socket, table: &TableName, own: &str, ruleset: &mut Rulese
             return Ok(());
         }
         if let Some(chain) = chain_of(raw)?.filter(|(of, _)| of == table) {
-            let read = rule::read(attributes(raw))?;
+            let read = rule::read(table.single_family(), attributes(raw))?;
             ruleset.chains.entry(chain).or_default().push(read);
         }
         Ok(())
@@ -442,15 +463,16 @@ pub(crate) fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> 
             message::NEW_CHAIN => ruleset.bases.extend(chain(raw, &tables)?),
             message::NEW_RULE => {
                 if let Some(chain) = chain_of(raw)? {
-                    ruleset.chains.entry(chain).or_default().push(rule::read(attributes(raw))?);
+                    let rule = rule::read(chain.0.single_family(), attributes(raw))?;
+                    ruleset.chains.entry(chain).or_default().push(rule);
                 }
             }
             message::NEW_SET => ruleset.sets.extend(set(raw)?),
             message::NEW_ELEMENTS => {
                 let set = acting_set(raw).and_then(|name| ruleset.sets.get_mut(&name));
-                set.map_or(Ok(()), |set| set.elements.add(attributes(raw)))?;
+                set.map_or(Ok(()), |set| set.add(attributes(raw)))?;
             }
-            message::NEW_OBJECT => ruleset.tracking.extend(object(raw)?),
+            message::NEW_OBJECT => add_object(raw, &mut ruleset)?,
             message::NEW_FLOWTABLE => ruleset.flowtables.extend(flowtable(raw)?),
             _ => {}
         }

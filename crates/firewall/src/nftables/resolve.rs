@@ -1,13 +1,14 @@
 //! Completes rules by what the elements of their sets do, once all of the ruleset has been read.
 
 use super::elements::Set;
+use super::flow::evaluate;
 use super::verdict::Object;
 use super::{Lookup, LookupKind, Rule, Ruleset};
 
 /// What a lookup comes to.
 #[derive(Debug, Default)]
 struct Outcome {
-    targets: Vec<Box<str>>,
+    leads: bool,
     effect: Option<Box<str>>,
     stateful: Option<Box<str>>,
     tracks: Option<Box<str>>,
@@ -25,7 +26,7 @@ impl Outcome {
         let named = |what: &str| Box::<str>::from(format!("{what} in set {name}"));
         let elements = &set.elements;
         let by_elements = Self {
-            targets: elements.chains.iter().cloned().collect(),
+            leads: elements.verdicts.iter().any(|verdict| verdict.chain().is_some()),
             effect: elements.effect.as_deref().map(named),
             stateful: elements.stateful.as_deref().map(named),
             tracks: elements.tracks.then(|| named("ct count")),
@@ -43,7 +44,7 @@ impl Outcome {
     }
 
     fn is_nothing(&self) -> bool {
-        self.targets.is_empty() && self.effect.is_none()
+        !self.leads && self.effect.is_none()
     }
 }
 
@@ -51,8 +52,10 @@ impl Outcome {
 pub fn resolve(ruleset: &mut Ruleset) {
     let Ruleset { chains, sets, .. } = ruleset;
     for ((table, _), rules) in chains {
-        for rule in rules.iter_mut().filter(|rule| !rule.lookups.is_empty()) {
-            complete(rule, |name| sets.get(&(table.clone(), name.into())));
+        for rule in rules {
+            let set = |name: &str| sets.get(&(table.clone(), name.into()));
+            (rule.met, rule.targets) = evaluate(&std::mem::take(&mut rule.steps), &rule.lookups, set);
+            complete(rule, set);
         }
     }
 }
@@ -66,8 +69,7 @@ fn complete<'a>(rule: &mut Rule, set: impl Fn(&str) -> Option<&'a Set>) {
         }
         // What is matched later does not undo what the first of them has done.
         settled.get_or_insert(lookup.condition);
-        let Outcome { targets, effect, stateful, tracks } = outcome;
-        rule.targets.extend(targets);
+        let Outcome { effect, stateful, tracks, .. } = outcome;
         rule.effect = rule.effect.take().or(effect);
         rule.stateful = rule.stateful.take().or(stateful);
         rule.tracks = rule.tracks.take().or(tracks);

@@ -1,13 +1,19 @@
 //! A rule of the ruleset, read.
 
 use super::elements::counts_connections;
-use super::expression::{Registers, bitwise, compare, load_header, load_meta, number, range, some};
+use super::expression::{
+    Field, Registers, bitwise, compare, load_ct, load_header, load_meta, load_option, number, range, reorder,
+    some,
+};
+use super::flow::{Key, States, Step, Target};
+use super::plain::{Packet, ct};
 use super::verdict::{Object, Verdict};
-use super::{Lookup, LookupKind, Rule};
+use super::{Lookup, LookupKind, Rule, compat};
 use crate::condition::Condition;
 use crate::xt;
 use bm_netlink::attribute::{self, Attributes};
 use bm_netlink::error::Malformed;
+use bm_wire::Family;
 
 /// Attributes.
 mod nfta {
@@ -16,30 +22,41 @@ mod nfta {
     pub(crate) const EXPR: [u16; 2] = [1, 2];
     pub(crate) const IMMEDIATE: [u16; 2] = [1, 2];
     pub(crate) const DATA_VERDICT: u16 = 2;
-    pub(crate) const LOOKUP: [u16; 2] = [1, 3];
+    /// Set, key, destination, flags.
+    pub(crate) const LOOKUP: [u16; 4] = [1, 2, 3, 5];
     pub(crate) const DREG_1: u16 = 1;
     pub(crate) const DREG_2: u16 = 2;
-    pub(crate) const CT_DREG: u16 = 1;
+    /// Key, register.
+    pub const SET_META: [u16; 2] = [2, 3];
+    pub const SET_CT: [u16; 2] = [2, 4];
     pub(crate) const NAT_TYPE: u16 = 1;
-    pub(crate) const OBJREF: [u16; 2] = [1, 4];
+    /// Type; key and name of a map.
+    pub(crate) const OBJREF: [u16; 3] = [1, 3, 4];
     pub(crate) const DYNSET: [u16; 2] = [7, 10];
-    pub(crate) const XT_NAME: u16 = 1;
-    pub(crate) const XT_INFO: u16 = 3;
+    pub(crate) const XT: [u16; 3] = [1, 2, 3];
 }
+/// The flag of a lookup that must not find anything.
+const INVERTED: u32 = 1;
+/// Keys of `meta set` and `ct set` with which all packets of a flow fare alike: marks, labels, event masks, zones.
+const META_MARK: u32 = 3;
+const CT_ZONE: u32 = 17;
+const CT_SAME: [u32; 4] = [ct::MARK, ct::LABELS, CT_ZONE, 18];
 
 /// The state of reading a rule.
 #[derive(Default)]
 struct Reading {
     rule: Rule,
     registers: Registers,
+    /// Family of the table.
+    family: Option<Family>,
     /// Matches before the rule's first effect; later ones do not undo that.
     settled: Option<Condition>,
 }
 
-/// Reads the attributes of a rule.
-pub(super) fn read(list: Attributes<'_>) -> Result<Rule, Malformed> {
+/// Reads the attributes of a rule in a table of a family; none for both.
+pub(super) fn read(family: Option<Family>, list: Attributes<'_>) -> Result<Rule, Malformed> {
     let [handle, expressions] = some(list, [nfta::RULE_HANDLE, nfta::RULE_EXPRESSIONS])?;
-    let mut reading = Reading::default();
+    let mut reading = Reading { family, ..Reading::default() };
     reading.rule.handle = handle.and_then(|value| value.try_into().ok()).map_or(0, u64::from_be_bytes);
     for element in Attributes::new(expressions.unwrap_or_default()) {
         let [name, data] = some(Attributes::new(element?.1), nfta::EXPR)?;
@@ -53,36 +70,105 @@ pub(super) fn read(list: Attributes<'_>) -> Result<Rule, Malformed> {
 
 impl Reading {
     fn expression(&mut self, name: &str, list: Attributes<'_>) -> Result<(), Malformed> {
-        let Self { rule, registers, .. } = self;
         match name {
-            "cmp" => compare(registers, list, &mut rule.condition)?,
-            "range" => range(registers, list, &mut rule.condition)?,
-            "bitwise" => bitwise(registers, list)?,
-            "meta" if load_meta(registers, list)? => {}
-            "payload" if load_header(registers, list)? => {}
+            "cmp" | "range" | "bitwise" | "byteorder" | "meta" | "payload" | "exthdr" | "fib" | "rt"
+            | "hash" | "socket" | "tunnel" | "osf" | "xfrm" => self.matching(name, list)?,
             "lookup" => self.lookup(list)?,
-            // Other loads and matches: what they mean for the packet is ignored.
-            "byteorder" | "hash" | "socket" | "tunnel" => {
-                self.forget(list, nfta::DREG_2)?;
-                if name == "socket" {
-                    self.tracks(name);
-                }
-            }
-            "fib" | "exthdr" | "rt" | "osf" | "xfrm" => {
-                self.forget(list, nfta::DREG_1)?;
-                // An option that is written or taken out of the packet.
-                if name == "exthdr" && list.find(nfta::DREG_1)?.is_none() {
-                    self.acts("option set");
-                }
-            }
             "immediate" => self.immediate(list)?,
             "match" => self.xt_match(list)?,
             "target" => self.xt_target(list)?,
             "objref" => self.object(list)?,
-            "ct" => {
-                let sets = list.find(nfta::CT_DREG)?.is_none();
-                self.matches_connections(if sets { "ct set" } else { "a match by ct" });
+            "ct" => self.ct(list)?,
+            name => self.statement(name, list)?,
+        }
+        Ok(())
+    }
+
+    /// What is known about packets that get this far.
+    fn packet(&self) -> Packet {
+        let condition = &self.rule.condition;
+        let family = condition.family.or(self.family);
+        Packet { family, protocol: condition.protocol(family) }
+    }
+
+    /// Something that a packet is loaded from or compared with, or that is written to it.
+    fn matching(&mut self, name: &str, list: Attributes<'_>) -> Result<(), Malformed> {
+        let packet = self.packet();
+        let Self { rule, registers, .. } = self;
+        let step = match name {
+            "cmp" => compare(registers, list, packet, &mut rule.condition)?,
+            "range" => range(registers, list, packet, &mut rule.condition)?,
+            "bitwise" => return bitwise(registers, list, packet),
+            "byteorder" => return reorder(registers, list, packet),
+            "meta" if load_meta(registers, list)? => Step::SOME,
+            "meta" => self.set_mark("meta set", list)?,
+            "payload" if load_header(registers, list)? => Step::SOME,
+            "payload" => {
+                self.acts("payload set");
+                Step::EachPacket
             }
+            // An option that is written or taken out of the packet has no register.
+            "exthdr" => {
+                let step = load_option(registers, list)?;
+                if step == Step::EachPacket {
+                    self.acts("option set");
+                }
+                step
+            }
+            "fib" | "rt" => {
+                if let Some(register) = list.find(nfta::DREG_1)?.and_then(number) {
+                    registers.replace(register, Field::Same);
+                }
+                rule.steps.push(Step::Routes);
+                Step::SOME
+            }
+            // Other loads and matches: what they mean for the packet is ignored.
+            "osf" | "xfrm" => {
+                self.forget(list, nfta::DREG_1)?;
+                Step::Varies
+            }
+            _ => {
+                self.forget(list, nfta::DREG_2)?;
+                if name == "socket" {
+                    self.tracks(name);
+                }
+                Step::Varies
+            }
+        };
+        self.rule.steps.push(step);
+        Ok(())
+    }
+
+    /// `meta set`. All packets of a flow get the mark that one of them got, if it is made of the same.
+    fn set_mark(&mut self, what: &str, list: Attributes<'_>) -> Result<Step, Malformed> {
+        self.acts(what);
+        let [key, register] = some(list, nfta::SET_META)?.map(|value| value.and_then(number));
+        let settled = register.is_some_and(|from| self.registers.is_settled(from, self.packet()));
+        Ok(if settled && key == Some(META_MARK) { Step::Acts } else { Step::EachPacket })
+    }
+
+    fn ct(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
+        if let Some(key) = load_ct(&mut self.registers, list)? {
+            self.matches_connections("a match by ct");
+            if key != ct::STATE {
+                self.rule.steps.push(Step::within(States::TRACKED));
+            }
+            return Ok(());
+        }
+        self.matches_connections("ct set");
+        let [key, register] = some(list, nfta::SET_CT)?.map(|value| value.and_then(number));
+        let settled = register.is_some_and(|from| self.registers.is_settled(from, self.packet()));
+        let same = settled && key.is_some_and(|key| CT_SAME.contains(&key));
+        self.rule.steps.push(if same { Step::Acts } else { Step::EachPacket });
+        if key == Some(CT_ZONE) {
+            self.rule.steps.push(Step::Retracks);
+        }
+        Ok(())
+    }
+
+    /// A statement, or something unknown.
+    fn statement(&mut self, name: &str, list: Attributes<'_>) -> Result<(), Malformed> {
+        match name {
             "nat" => {
                 let is_source = list.find(nfta::NAT_TYPE)?.and_then(number) == Some(0);
                 self.matches_connections(if is_source { "snat" } else { "dnat" });
@@ -99,8 +185,19 @@ impl Reading {
                 }
                 self.acts(name);
             }
-            "meta" | "payload" => self.acts(&format!("{name} set")),
             other => self.acts(other),
+        }
+        match name {
+            "counter" | "last" => self.rule.steps.push(Step::Counts),
+            "log" => self.rule.steps.push(Step::Logs),
+            "nat" | "masq" | "redir" => self.rule.steps.extend([Step::Acts, Step::SOME]),
+            "notrack" => self.rule.steps.extend([Step::Acts, Step::Retracks]),
+            "reject" => self.rule.steps.push(Step::Verdict(Verdict::Drop)),
+            _ => {
+                // It may have loaded something, too.
+                self.registers.clear();
+                self.rule.steps.push(Step::EachPacket);
+            }
         }
         Ok(())
     }
@@ -136,47 +233,54 @@ impl Reading {
 
     /// A set does not narrow. What its elements do is known once all sets have been read.
     fn lookup(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        let [set, register] = some(list, nfta::LOOKUP)?;
-        let register = register.and_then(number);
-        register.filter(|register| *register != 0).into_iter().for_each(|register| {
-            self.registers.forget(register);
-        });
-        self.looks_up(set, if register == Some(0) { LookupKind::Verdict } else { LookupKind::Value });
+        let [set, source, register, flags] = some(list, nfta::LOOKUP)?;
+        let [source, register, flags] = [source, register, flags].map(|value| value.and_then(number));
+        let inverted = flags.unwrap_or_default() & INVERTED != 0;
+        let kind = if register == Some(0) { LookupKind::Verdict } else { LookupKind::Value };
+        self.looks_up(set, source, kind, inverted);
+        if let Some(register) = register.filter(|register| *register != 0) {
+            let mapped = source.map_or(Field::Unknown, |from| self.registers.mapped(from, self.packet()));
+            self.registers.replace(register, mapped);
+        }
         Ok(())
     }
 
-    fn looks_up(&mut self, set: Option<&[u8]>, kind: LookupKind) {
+    fn looks_up(&mut self, set: Option<&[u8]>, source: Option<u32>, kind: LookupKind, inverted: bool) {
         let set = attribute::text(set.unwrap_or_default());
         let condition = self.settled.clone().unwrap_or_else(|| self.rule.condition.clone());
-        self.rule.lookups.push(Lookup { set, condition, kind });
+        let key = source.map_or(Key::Varies, |from| self.registers.key(from, self.packet()));
+        self.rule.steps.push(Step::Lookup(self.rule.lookups.len()));
+        self.rule.lookups.push(Lookup { set, condition, kind, key, inverted });
     }
 
     fn immediate(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
         let [register, data] = some(list, nfta::IMMEDIATE)?;
         let register = register.and_then(number).unwrap_or_default();
         if register != 0 {
-            self.registers.forget(register);
+            self.registers.replace(register, Field::Same);
             return Ok(());
         }
         let found = Attributes::new(data.unwrap_or_default()).find(nfta::DATA_VERDICT)?.unwrap_or_default();
-        match Verdict::read(Attributes::new(found))? {
-            Verdict::Goes => {}
-            Verdict::Acts(what) => self.acts(what),
-            Verdict::Queue => self.has_side_effect("queue"),
-            Verdict::Chain(chain) => {
-                self.settled.get_or_insert_with(|| self.rule.condition.clone());
-                self.rule.targets.push(chain);
-            }
+        let verdict = Verdict::read(Attributes::new(found))?;
+        match verdict.effect() {
+            Some(what) if verdict == Verdict::Queue => self.has_side_effect(what),
+            Some(what) => self.acts(what),
+            None => {}
         }
+        if let Some(chain) = verdict.chain() {
+            self.settled.get_or_insert_with(|| self.rule.condition.clone());
+            self.rule.targets.push(Target::anyhow(chain));
+        }
+        self.rule.steps.push(Step::Verdict(verdict));
         Ok(())
     }
 
     fn object(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        let [kind, map] = some(list, nfta::OBJREF)?;
+        let [kind, source, map] = some(list, nfta::OBJREF)?;
         match (kind.and_then(number).map(Object::of), map) {
             (Some(object), _) => self.object_acts(object),
-            (None, Some(_)) => self.looks_up(map, LookupKind::Object),
-            (None, None) => self.has_side_effect("a named object"),
+            (None, Some(_)) => self.looks_up(map, source.and_then(number), LookupKind::Object, false),
+            (None, None) => self.object_acts(Object::Unknown),
         }
         Ok(())
     }
@@ -187,12 +291,14 @@ impl Reading {
             Object::Tracked(what) => self.matches_connections(what),
             Object::Unknown => self.has_side_effect("a named object"),
         }
+        self.rule.steps.push(Step::Object(object));
     }
 
     fn xt_match(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        let [name, info] = some(list, [nfta::XT_NAME, nfta::XT_INFO])?;
-        let name = attribute::text(name.unwrap_or_default());
-        match xt::read_match(&name, info.unwrap_or_default(), &mut self.rule.condition) {
+        let [name, _, info] = some(list, nfta::XT)?;
+        let (name, info) = (attribute::text(name.unwrap_or_default()), info.unwrap_or_default());
+        compat::add_match(&name, info, &mut self.rule.steps);
+        match xt::read_match(&name, info, &mut self.rule.condition) {
             xt::Sort::Plain => {}
             xt::Sort::Acts => self.acts(&format!("match {name}")),
             xt::Sort::Stateful => self.has_side_effect(&format!("match {name}")),
@@ -204,7 +310,11 @@ impl Reading {
     }
 
     fn xt_target(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        let name = attribute::text(list.find(nfta::XT_NAME)?.unwrap_or_default());
+        let [name, revision, info] = some(list, nfta::XT)?;
+        let (name, info) = (attribute::text(name.unwrap_or_default()), info.unwrap_or_default());
+        let revision = revision.and_then(number).unwrap_or_default();
+        compat::add_target(&name, revision, info, &mut self.rule.steps);
+        self.rule.has_timeout |= compat::sets_timeout(&name, revision, info);
         if xt::is_stateful_target(&name) {
             self.has_side_effect(&name);
         } else {

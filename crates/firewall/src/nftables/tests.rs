@@ -1,6 +1,7 @@
 //! Rules as the kernel lists them (Linux 6.18, written by nft 1.0.6 and iptables-nft 1.8.9), and what comes of them.
 
 use super::analysis::analyse;
+use super::flow::{States, Target};
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
 use crate::condition::{Condition, Families};
 use crate::entries::Entries;
@@ -102,7 +103,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn read(hex: &str) -> Rule {
-    rule::read(Attributes::new(&bytes(hex))).unwrap()
+    rule::read(None, Attributes::new(&bytes(hex))).unwrap()
 }
 
 /// Interfaces `eth0` (2), `eth1` (3), the VLAN `eth0.5` (4) on the first, and the VRF `red` (5).
@@ -128,7 +129,13 @@ fn table(family: u8) -> TableName {
 }
 
 fn base(family: u8, families: Families) -> Base {
-    Base { table: table(family), name: "fw".into(), place: Place::Ip(families), drops: false }
+    Base {
+        table: table(family),
+        name: "fw".into(),
+        place: Place::Ip(families),
+        drops: false,
+        states: States::OF_FLOWS,
+    }
 }
 
 /// A ruleset of one inet table with a base chain `fw` and other chains.
@@ -248,7 +255,7 @@ fn endless_chains_apply_to_all_packets() {
     let chains: Vec<(String, Vec<Rule>)> = (0..15)
         .map(|depth| {
             let target = format!("c{}", depth + 1);
-            let jump = Rule { targets: vec![target.as_str().into()], ..Rule::default() };
+            let jump = Rule { targets: vec![Target::anyhow(&target)], ..Rule::default() };
             (if depth == 0 { "fw".into() } else { format!("c{depth}") }, vec![jump; 10])
         })
         .collect();
@@ -321,12 +328,12 @@ fn truncated_rules_cause_no_panic() {
     for hex in [NARROW, CT_STATE, JUMP, SET, BOTH_PORTS, RANGE, MARK, MASQUERADE] {
         let whole = bytes(hex);
         for end in 0..whole.len() {
-            let _any = rule::read(Attributes::new(&whole[..end]));
+            let _any = rule::read(None, Attributes::new(&whole[..end]));
         }
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0xff;
-            let _any = rule::read(Attributes::new(&changed));
+            let _any = rule::read(None, Attributes::new(&changed));
         }
     }
 }

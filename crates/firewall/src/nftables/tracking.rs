@@ -53,6 +53,12 @@ pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
     }
 }
 
+/// Whether an object gives connections timeouts of their own.
+pub(crate) fn is_timeout(list: Attributes<'_>) -> Result<bool, Malformed> {
+    let [_, _, kind] = some(list, nfta::OBJECT)?;
+    Ok(kind.and_then(number).map(Object::of) == Some(Object::Tracked("ct timeout")))
+}
+
 /// The table of an object for which connections are tracked, and its description.
 pub(crate) fn of_object(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
     let [Some(table), Some(name), kind] = some(list, nfta::OBJECT)? else { return Ok(None) };

@@ -9,22 +9,30 @@ const VERDICT: [u16; 2] = [1, 2];
 /// Verdicts with a meaning here.
 mod code {
     pub const DROP: i32 = 0;
+    pub const ACCEPT: i32 = 1;
     pub const QUEUE: i32 = 3;
     pub(crate) const JUMP: i32 = -3;
     pub(crate) const GOTO: i32 = -4;
+    pub const RETURN: i32 = -5;
 }
 
 /// What becomes of a packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It is accepted, or the next rule decides.
-    Goes,
-    /// It is dropped, or something unknown happens to it.
-    Acts(&'static str),
+    /// The next statement or rule decides.
+    Continue,
+    /// The base chain accepts it.
+    Accept,
+    /// The chain that led here decides, or the policy.
+    Return,
+    Drop,
     /// Userspace decides.
     Queue,
-    /// The rules of this chain decide.
-    Chain(Box<str>),
+    /// The rules of this chain decide, and then the next rule.
+    Jump(Box<str>),
+    /// The rules of this chain decide, instead of those of this one.
+    Goto(Box<str>),
+    Unknown,
 }
 
 impl Verdict {
@@ -32,14 +40,35 @@ impl Verdict {
     pub fn read(list: Attributes<'_>) -> Result<Self, Malformed> {
         let [verdict, chain] = some(list, VERDICT)?;
         Ok(match verdict.and_then(number).unwrap_or_default() as i32 {
-            code::DROP => Self::Acts("drop"),
-            code::JUMP | code::GOTO => Self::Chain(attribute::text(chain.unwrap_or_default())),
+            code::DROP => Self::Drop,
+            code::ACCEPT => Self::Accept,
+            code::RETURN => Self::Return,
+            code::JUMP => Self::Jump(attribute::text(chain.unwrap_or_default())),
+            code::GOTO => Self::Goto(attribute::text(chain.unwrap_or_default())),
             // Its upper half has the number of the queue.
             other if other & 0xff == code::QUEUE && other > 0 => Self::Queue,
-            other if other > 1 => Self::Acts("verdict"),
-            // Accept, continue, break, return.
-            _ => Self::Goes,
+            other if other > 0 => Self::Unknown,
+            // Continue, break.
+            _ => Self::Continue,
         })
+    }
+
+    /// Its effect on the packet in nft's words, if it has one that is not another rule's.
+    pub(crate) fn effect(&self) -> Option<&'static str> {
+        match self {
+            Self::Drop => Some("drop"),
+            Self::Queue => Some("queue"),
+            Self::Unknown => Some("verdict"),
+            _ => None,
+        }
+    }
+
+    /// The chain that it leads to.
+    pub(crate) fn chain(&self) -> Option<&str> {
+        match self {
+            Self::Jump(chain) | Self::Goto(chain) => Some(chain),
+            _ => None,
+        }
     }
 }
 
