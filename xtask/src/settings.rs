@@ -20,9 +20,9 @@ use syn::{BinOp, Expr, Ident, Item, Lit, LitStr, Stmt, Token, braced};
 const DOCUMENT: &str = "docs/brickmoon.toml";
 const FOLDER: &str = "crates/control/src/config";
 /// The modules with declarations, in the order of the document.
-const FILES: [&str; 12] = [
-    "daemon", "port", "switch", "ipsec", "cluster", "router", "filter", "firewall", "export", "lua", "hook",
-    "app",
+const FILES: [&str; 13] = [
+    "daemon", "port", "switch", "ipsec", "cluster", "router", "filter", "firewall", "flows", "export", "lua",
+    "hook", "app",
 ];
 /// Longest line of the document.
 const WIDTH: usize = 120;

@@ -22,6 +22,7 @@ mod error;
 mod export;
 mod filter;
 mod firewall;
+mod flows;
 mod forms;
 mod hook;
 mod ipsec;
@@ -40,6 +41,7 @@ pub use error::{ConfigError, Problem, ProblemKind};
 pub use export::{Collector, Export, ExportFormat};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
+pub use flows::{Flows, FlowsMode};
 pub use hook::{Hook, HookFailure, HookStage};
 pub use ipsec::{Ipsec, IpsecInterface, LeftToLinux};
 pub use lua::{HungCalls, Lua};
@@ -70,6 +72,7 @@ pub struct Config {
     pub cluster: Option<bm_cluster::Settings>,
     pub filter: Filter,
     pub firewall: Firewall,
+    pub flows: Flows,
     pub ipsec: Ipsec,
     /// Each `[[claim]]`: packets that workers get although their port uses the kernel path. The action of the rule is
     /// not used.

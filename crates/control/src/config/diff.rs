@@ -48,6 +48,7 @@ impl Config {
             cluster,
             filter,
             firewall,
+            flows,
             ipsec,
             claims,
             export,
@@ -64,6 +65,7 @@ impl Config {
         list.table("mirror", mirror);
         list.filter(filter);
         list.table("firewall", firewall);
+        list.table("flows", flows);
         list.export(export);
         for (at, claim) in claims.iter().enumerate() {
             list.add(format!("claim.{}", at + 1), claim, Effect::Live);

@@ -1,6 +1,6 @@
 //! `[firewall]`: which features of Linux are honored and which are bypassed.
 
-use bm_firewall::Feature;
+use bm_firewall::{Counters, Feature};
 
 use super::forms::Choice;
 
@@ -17,6 +17,10 @@ pub enum FirewallMode {
 /// Names in the configuration.
 const FIREWALL_MODES: [(&str, FirewallMode); 2] =
     [("honor", FirewallMode::Honor), ("bypass", FirewallMode::Bypass)];
+
+/// Names in the configuration.
+const COUNTERS: [(&str, Counters); 2] =
+    [("first packets", Counters::FirstPackets), ("exact", Counters::Exact)];
 
 settings! {
     /// What to do with packets that Linux's own firewall, IPsec policies or traffic control may drop, change or delay:
@@ -39,13 +43,18 @@ settings! {
         /// tc filters, and BPF programs at tc's ingress and egress.
         #[setting(tc_filters = "honor", Choice(&FIREWALL_MODES), Live)]
         pub tc_filters: FirewallMode,
+        /// What counters of rules count where brickmoon repeats Linux's decisions (`[flows]`): "first packets", those of a
+        /// flow that Linux still forwards itself; or "exact", every packet: then Linux alone forwards what a rule with a
+        /// counter may match.
+        #[setting(counters = "first packets", Choice(&COUNTERS), Live)]
+        pub counters: Counters,
     }
 }
 
 impl Firewall {
     /// All keys with their values.
     pub fn all(&self) -> [(&'static str, FirewallMode); 5] {
-        let Self { nftables, netfilter, xfrm, shaping, tc_filters } = *self;
+        let Self { nftables, netfilter, xfrm, shaping, tc_filters, counters: _ } = *self;
         [
             ("nftables", nftables),
             ("netfilter", netfilter),

@@ -56,6 +56,7 @@ fn read_all(document: &Table<'_>, folder: &Path, report: &mut Report) -> Config 
     });
     top.read("filter", "[filter]", |section| filter::filter(section, &mut config.filter, &config.claims));
     top.read("firewall", "[firewall]", |section| config.firewall.read(section));
+    top.read("flows", "[flows]", |section| config.flows.read(section));
     top.read("ipsec", "[ipsec]", |section| ipsec::ipsec(section, folder, &config.ports, &mut config.ipsec));
     export::export(&mut top, &mut config.export);
     top.finish();

@@ -52,7 +52,7 @@ fn example_of(tables: &[&str]) -> String {
 fn an_empty_file_means_the_defaults() {
     assert_eq!(read(""), Config::default());
     assert_eq!(
-        read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[lua]\n[filter]\n[firewall]\n"),
+        read("[daemon]\n[fib]\n[slow_path]\n[neighbors]\n[mirror]\n[lua]\n[filter]\n[firewall]\n[flows]\n"),
         Config::default()
     );
 }
@@ -142,6 +142,10 @@ fn reads_every_key() {
         xfrm = 'bypass'
         shaping = 'bypass'
         tc_filters = 'bypass'
+        counters = 'exact'
+        [flows]
+        mode = 'off'
+        max = 5000
         [filter]
         unmatched = 'drop'
         tiny_fragments = 'drop'
@@ -244,7 +248,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, except a structure without alternatives.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 32 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 32 + chosen + 1 + 2 + 9 + 1 + 1 + 6 + 2);
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn suggests_the_intended_key() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`, expected `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter`, `firewall`, `ipsec`, `sampling`, `sflow` or `ipfix`"
+         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter`, `firewall`, `flows`, `ipsec`, `sampling`, `sflow` or `ipfix`"
     );
     assert_eq!(message_for("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
