@@ -60,7 +60,7 @@ pub use fib_info::{LinuxReason, RouteFamily};
 pub use interfaces::Interfaces;
 pub use ipsec::IpsecDevices;
 pub(crate) use ipsec::IpsecFault;
-pub(crate) use linux_only::{leaves_by, rule_of};
+pub(crate) use linux_only::{families_by_flow, leaves_by, rule_of};
 pub use memory::{Anonymous, Memory};
 pub use settings::{Choices, Options};
 pub use show::Counts;
@@ -138,6 +138,8 @@ pub struct Compiler {
     /// Packets that only Linux may handle: as set, and as far as there is room.
     enforced: Enforced,
     has_too_many_rules: bool,
+    /// Whether there is a table of flows.
+    flows: bool,
     /// Renewed by the watchdog; other threads end it while all packets are left to Linux.
     lease: Arc<WorkerLease>,
     /// Ports whose packets workers filter.
@@ -189,6 +191,7 @@ impl Compiler {
             filtering: Filtering::default(),
             enforced: Enforced::default(),
             has_too_many_rules: false,
+            flows: false,
             lease: Arc::default(),
             worker_ports: Vec::new(),
             counts: None,

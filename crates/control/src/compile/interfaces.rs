@@ -203,6 +203,7 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
             && !own.disable_ipv6
             && link.mtu >= IPV6_MTU_MIN,
         linux_only_in: [false; 2],
+        by_flow: [false; 2],
         linux_only_out: false,
         linux_cuts: is_on_veth(mirror, link),
         linux_only_fragments: [false; 2],
@@ -246,6 +247,7 @@ fn retire(interface: &mut Interface) {
     interface.ipv6.clear();
     interface.forward_ipv4 = false;
     interface.forward_ipv6 = false;
+    interface.by_flow = [false; 2];
 }
 
 /// Whether frames that leave by a link arrive at a veth, whose other end may have a smaller MTU.

@@ -8,13 +8,17 @@
 //! Traffic::Matching  ─► rules in addition to filters      searched after them, on both paths
 //! ```
 //!
+//! With a table of flows ([`Compiler::set_flows`]), entries of which all packets of a flow fare alike
+//! ([`Repeats::EachFlow`]) are none of these: they make their families *by flow*. Linux gets what no flow is known of, and
+//! the egress of a flow is learned from it.
+//!
 //! Matches that cannot be represented are widened, never narrowed: too many rules stand for all packets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bm_filter::{AnyPrefix, Filters, Flat, Rule};
-use bm_firewall::{Addresses, LinuxOnly, Match, Traffic};
+use bm_firewall::{Addresses, LinuxOnly, Match, Repeats, Traffic};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::tables::DoubtfulSources;
 use bm_netlink::{Kind, Mirror};
@@ -40,12 +44,19 @@ pub(super) struct Enforced {
     /// ICMP errors about packets of IPv4, and of IPv6.
     errors: [bool; 2],
     matching: Vec<Match>,
+    /// Families, IPv4 first, of which Linux only gets packets of unknown flows.
+    by_flow: [bool; 2],
 }
 
 impl Enforced {
-    pub fn from_list(list: &[LinuxOnly]) -> Self {
+    /// What a list asks for. With `flows` there is a table of flows.
+    pub fn from_list(list: &[LinuxOnly], flows: bool) -> Self {
         let mut enforced = Self::default();
         for entry in list {
+            if flows && let Some(families) = families_by_flow(entry) {
+                (0..2).for_each(|family| enforced.by_flow[family] |= families[family]);
+                continue;
+            }
             match &entry.traffic {
                 Traffic::All { ipv4, ipv6 } => {
                     enforced.all[0] |= ipv4;
@@ -87,7 +98,12 @@ impl Enforced {
             let alive = interface.ifindex != 0;
             let links = links_of(mirror, interface.ifindex);
             let input = alive && links.iter().any(|link| self.input.contains(link));
-            interface.linux_only_in = self.all.map(|all| alive && (all || input));
+            let forwards = [interface.forward_ipv4, interface.forward_ipv6];
+            let each_packet = self.all.map(|all| all || input);
+            interface.by_flow = [0, 1]
+                .map(|family| alive && forwards[family] && self.by_flow[family] && !each_packet[family]);
+            interface.linux_only_in =
+                [0, 1].map(|family| alive && (each_packet[family] || self.by_flow[family]));
             interface.linux_only_out = alive && links.iter().any(|link| self.output.contains(link));
             interface.linux_only_fragments = self.fragments.map(|fragments| alive && fragments);
             interface.forward_ipv4 &= !interface.linux_only_in[0];
@@ -130,9 +146,25 @@ impl Compiler {
         &self.lease
     }
 
+    /// Sets whether there is a table of flows. Takes effect with the next [`Self::set_linux_only`].
+    pub fn set_flows(&mut self, flows: bool) {
+        self.flows = flows;
+    }
+
+    /// Families, IPv4 first, of which Linux only gets packets of unknown flows.
+    pub fn by_flow(&self) -> [bool; 2] {
+        [0, 1].map(|family| self.interfaces().list.iter().any(|own| own.by_flow[family]))
+    }
+
+    /// Whether an entry of the list is applied by rules in addition to filters.
+    pub(crate) fn needs_rules(&self, entry: &LinuxOnly) -> bool {
+        let by_flow = self.flows && families_by_flow(entry).is_some();
+        matches!(entry.traffic, Traffic::Matching(_)) && !by_flow
+    }
+
     /// Sets the packets that only Linux may handle. Takes effect with the next [`Self::apply`].
     pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
-        let enforced = Enforced::from_list(list);
+        let enforced = Enforced::from_list(list, self.flows);
         self.reshape |= self.enforced != enforced;
         self.enforced = enforced;
     }
@@ -188,6 +220,24 @@ pub(super) struct FilteredInterfaces {
     /// Rules for packets that only Linux may handle.
     pub rules: Vec<Flat>,
     pub filters: Option<Arc<Filters>>,
+}
+
+/// The families, IPv4 first, of an entry that Linux decides once for each flow; `None` for one that it decides for each
+/// packet, or that is about packets without a flow.
+pub(crate) fn families_by_flow(entry: &LinuxOnly) -> Option<[bool; 2]> {
+    if entry.repeats == Repeats::EachPacket {
+        return None;
+    }
+    match &entry.traffic {
+        Traffic::All { ipv4, ipv6 } => Some([*ipv4, *ipv6]),
+        Traffic::In(_) | Traffic::Out(_) => Some([true; 2]),
+        Traffic::Matching(of) => Some(match of.addresses {
+            Addresses::Any => [true; 2],
+            Addresses::Ipv4(..) => [true, false],
+            Addresses::Ipv6(..) => [false, true],
+        }),
+        Traffic::Fragments { .. } | Traffic::Errors { .. } => None,
+    }
 }
 
 /// A link, the lower links that its frames pass on their way from the wire, and its VRF: Linux evaluates rules for

@@ -1,6 +1,7 @@
 //! Tests the compiler with hand-made mirrors, and against the oracle on random histories.
 
 mod cases;
+mod flows;
 mod history;
 mod ipsec;
 mod oracle;

@@ -83,6 +83,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
         forward_ipv6: forwards,
         reverse_path,
         linux_only_in: [false; 2],
+        by_flow: [false; 2],
         linux_only_out: false,
         linux_cuts,
         linux_only_fragments: [false; 2],
