@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::request::is_false;
+
 /// Packets that Linux's firewall, IPsec policies or traffic control may drop, change, delay or count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -29,6 +31,10 @@ pub struct LinuxOnly {
     pub why: String,
     /// The key of `[firewall]` that bypasses it; empty if there is none.
     pub setting: String,
+    /// Whether Linux only gets the first packets of each flow, and brickmoon repeats what it decided about them.
+    #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schema", schemars(!skip_serializing_if))]
+    pub first_packets: bool,
 }
 
 /// A key of `[firewall]` that is set to `bypass`.

@@ -250,7 +250,7 @@ pub struct StopQuery {
 
 /// What is left out of a query, since it is the default.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
+pub(crate) fn is_false(value: &bool) -> bool {
     !value
 }
 

@@ -10,7 +10,8 @@ pub(crate) fn firewall(reply: &Firewall) -> String {
     for left in &reply.linux_only {
         let _written = writeln!(text, "left to Linux: {}", entry(left));
     }
-    let mut settings: Vec<_> = reply.linux_only.iter().map(|left| left.setting.as_str()).collect();
+    let each_packet = reply.linux_only.iter().filter(|left| !left.first_packets);
+    let mut settings: Vec<_> = each_packet.map(|left| left.setting.as_str()).collect();
     settings.sort_unstable();
     settings.dedup();
     // What has none cannot be bypassed.
@@ -35,7 +36,8 @@ pub(crate) fn firewall(reply: &Firewall) -> String {
 
 /// Which packets, and why.
 pub(crate) fn entry(left: &LinuxOnly) -> String {
-    format!("{}: {}: {}", left.packets, left.feature, left.why)
+    let first = if left.first_packets { " (first packets of each flow)" } else { "" };
+    format!("{}{first}: {}: {}", left.packets, left.feature, left.why)
 }
 
 #[cfg(test)]
@@ -66,5 +68,10 @@ mod tests {
         ];
         assert_eq!(firewall(&reply).lines().collect::<Vec<_>>(), lines);
         assert_eq!(firewall(&Firewall::default()), "");
+        let by_flow = LinuxOnly { first_packets: true, ..left("nftables", "nftables") };
+        assert_eq!(
+            firewall(&Firewall { linux_only: vec![by_flow], ..Firewall::default() }),
+            "left to Linux: all IPv4 packets (first packets of each flow): nftables: chain FORWARD has policy drop\n"
+        );
     }
 }

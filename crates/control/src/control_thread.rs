@@ -37,7 +37,7 @@ use std::time::Duration;
 use bm_api::{Area, Error, Verify};
 use bm_fastpath::Kernel;
 use bm_fib::published::{Published, Readers};
-use bm_firewall::LinuxOnly;
+use bm_firewall::{Counters, LinuxOnly, RulesetFacts};
 use bm_forward::tables::Tables;
 use bm_graph::{URGENT, Waker, set_nice};
 use bm_port::Steering;
@@ -48,6 +48,7 @@ use crate::config::Config;
 pub use control::Control;
 use control::VerifyRequest;
 use leases::{Leases, Reason};
+use linux_only::FirewallState;
 pub use neighbor_requests::NeighborRequests;
 pub use state::{ControlPortState, ControlState};
 use watchdog::{Health, Watchdog};
@@ -139,12 +140,12 @@ impl ControlThread {
         let shared = kernel.clone();
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
-        let watch = follower::open(&config.daemon.socket)?;
-        let linux_only = watch.list().to_vec();
+        let watch = follower::open(&config.daemon.socket, config.firewall.counters)?;
+        let firewall = FirewallState { list: watch.list().to_vec(), facts: *watch.facts() };
         let (tell, told) = mpsc::channel();
         let (config, wake, worker_leases) = (config.clone(), waker.clone(), leases.clone());
         let thread = std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(move || {
-            match Control::open(&config, compiler, ports, kernel, linux_only, worker_leases) {
+            match Control::open(&config, compiler, ports, kernel, firewall, worker_leases) {
                 Ok(mut control) => {
                     let _gone = tell.send(Ok(()));
                     if let Err(error) = set_nice(URGENT) {
@@ -244,14 +245,14 @@ impl Handle {
     }
 
     /// Leaves these packets to Linux from now on, and no others, except those that the configuration makes bypass
-    /// Linux.
+    /// Linux. `facts` are about the rules that the list was made from.
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
-    pub fn set_linux_only(&self, list: Vec<LinuxOnly>) -> Result<(), Error> {
+    pub fn set_linux_only(&self, list: Vec<LinuxOnly>, facts: RulesetFacts) -> Result<(), Error> {
         let (answer, answered) = mpsc::channel();
         let request: Request = Box::new(move |control| {
-            let _gone = answer.send(control.set_linux_only(list));
+            let _gone = answer.send(control.set_linux_only(list, facts));
         });
         self.requests.send(request).map_err(|_| control_ended())?;
         self.waker.wake();
@@ -275,6 +276,26 @@ impl Handle {
     /// left to Linux. Returns when that is in effect; `false` if it may not be.
     pub fn apply_policies(&self, indexes: BTreeSet<u32>) -> bool {
         self.follower.as_ref().is_some_and(|follower| follower.apply_policies(indexes))
+    }
+
+    /// Applies those changes of the configuration that need no restart.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or the new tables found no memory.
+    pub fn reconfigure(&self, config: &Config) -> Result<(), Error> {
+        self.set_counters(config.firewall.counters)?;
+        let config = config.clone();
+        self.try_ask(move |control| control.reconfigure(&config))
+    }
+
+    /// Sets what counters of Linux's rules have to count. Returns when that is in effect.
+    ///
+    /// # Errors
+    /// If it may not be.
+    pub fn set_counters(&self, counters: Counters) -> Result<(), Error> {
+        let applied = self.follower.as_ref().is_none_or(|follower| follower.set_counters(counters));
+        let refused = || Error::new("the thread that follows Linux's firewall does not answer");
+        applied.then_some(()).ok_or_else(refused)
     }
 
     fn step_for_firewall(&self) {

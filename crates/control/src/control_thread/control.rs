@@ -16,14 +16,14 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_firewall::{LinuxOnly, Traffic};
+use bm_firewall::{LinuxOnly, RulesetFacts};
 use bm_graph::Waker;
 use bm_netlink::{Batch, Change, Watch};
 
 use super::budget::Budget;
 use super::kernel::KernelPath;
 use super::leases::{Leases, Reason};
-use super::linux_only::{self, LinuxOnlyList};
+use super::linux_only::{self, FirewallState, LinuxOnlyList};
 use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
 use super::uppers::UppersElsewhere;
@@ -52,6 +52,8 @@ pub struct Control {
     pub(super) compiler: Compiler,
     pub(super) kernel: Option<KernelPath>,
     linux_only: LinuxOnlyList,
+    /// About the rules that the list was made from.
+    facts: RulesetFacts,
     leases: Leases,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
@@ -105,7 +107,7 @@ impl Control {
         mut compiler: Compiler,
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
-        linux_only: Vec<LinuxOnly>,
+        firewall: FirewallState,
         leases: Leases,
     ) -> Result<Self, Error> {
         let started = Instant::now();
@@ -116,8 +118,8 @@ impl Control {
         let of_workers = ports.iter().map(|port| !port.in_kernel);
         compiler.set_worker_ports(of_workers.chain(compiler.has_ipsec().then_some(true)).collect());
         compiler.set_filters(config);
-        let mut listed = LinuxOnlyList::new(config.firewall.clone());
-        listed.set(linux_only);
+        let mut listed = LinuxOnlyList::new(config.firewall.clone(), false);
+        listed.set(firewall.list);
         compiler.set_linux_only(&listed.in_effect());
         let batch = Batch::open().map_err(Error::new)?;
         let unresolved = kernel.as_ref().map(KernelPath::unresolved).transpose()?.map(KernelRequests::new);
@@ -127,6 +129,7 @@ impl Control {
             compiler,
             kernel,
             linux_only: listed,
+            facts: firewall.facts,
             leases,
             batch,
             ports,
@@ -380,7 +383,8 @@ impl Control {
     }
 
     /// Leaves these packets to Linux from now on, and no others.
-    pub(super) fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
+    pub(super) fn set_linux_only(&mut self, list: Vec<LinuxOnly>, facts: RulesetFacts) -> Result<(), Error> {
+        self.facts = facts;
         let before = self.linux_only.in_effect();
         let differs = self.linux_only.set(list);
         if differs || self.retry_at.is_some() { self.enforce(&before) } else { Ok(()) }
@@ -389,7 +393,7 @@ impl Control {
     /// Applies the current list of packets that only Linux may handle; `before` is the list in effect so far.
     fn enforce(&mut self, before: &[LinuxOnly]) -> Result<(), Error> {
         let now = self.linux_only.in_effect();
-        let has_rules = now.iter().any(|entry| matches!(entry.traffic, Traffic::Matching(_)));
+        let has_rules = now.iter().any(|entry| self.compiler.needs_rules(entry));
         // Loading a program with filters takes longer than a rule may wait: first leave whole families to Linux.
         if self.compiler.filters().is_none() && has_rules {
             self.compiler.set_linux_only(&linux_only::whole_families(&now));

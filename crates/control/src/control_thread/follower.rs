@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_firewall::{LinuxOnlyOptions, LinuxOnlyWatch};
+use bm_firewall::{Counters, LinuxOnlyOptions, LinuxOnlyWatch};
 use bm_graph::{URGENT, Waker, set_nice};
 
 use super::Handle;
@@ -32,6 +32,8 @@ enum Order {
     Audit(mpsc::Sender<Vec<String>>),
     /// Leave packets that only match these IPsec policies of the kernel to workers, and answer when that is in effect.
     Apply(BTreeSet<u32>, mpsc::Sender<bool>),
+    /// Set what counters of rules have to count, and answer when that is in effect.
+    Count(Counters, mpsc::Sender<bool>),
     End,
 }
 
@@ -61,8 +63,17 @@ impl Orders {
 
     /// Sets which IPsec policies of the kernel workers apply, by their indexes; `false` if that may not be in effect.
     pub fn apply_policies(&self, indexes: BTreeSet<u32>) -> bool {
+        self.is_done(|answer| Order::Apply(indexes, answer))
+    }
+
+    /// Sets what counters of rules have to count; `false` if that may not be in effect.
+    pub fn set_counters(&self, counters: Counters) -> bool {
+        self.is_done(|answer| Order::Count(counters, answer))
+    }
+
+    fn is_done(&self, order: impl FnOnce(mpsc::Sender<bool>) -> Order) -> bool {
         let (answer, answered) = mpsc::channel();
-        let asked = self.orders.send(Order::Apply(indexes, answer));
+        let asked = self.orders.send(order(answer));
         self.waker.wake();
         asked.is_ok() && answered.recv_timeout(PATIENCE).unwrap_or(false)
     }
@@ -70,9 +81,9 @@ impl Orders {
 
 /// Subscribes to changes and reads the list, in the network namespace of the calling thread, for a daemon with this
 /// socket.
-pub(super) fn open(socket: &Path) -> Result<LinuxOnlyWatch, Error> {
+pub(super) fn open(socket: &Path, counters: Counters) -> Result<LinuxOnlyWatch, Error> {
     let own_tables = nftables::name(socket).into();
-    LinuxOnlyWatch::open(LinuxOnlyOptions { own_tables, ..LinuxOnlyOptions::default() })
+    LinuxOnlyWatch::open(LinuxOnlyOptions { own_tables, counters, ..LinuxOnlyOptions::default() })
         .map_err(|error| Error::new(format_args!("cannot follow Linux's firewall: {error}")))
 }
 
@@ -121,10 +132,14 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                     changed |= watch.set_applied(indexes);
                     applied.push(answer);
                 }
+                Order::Count(counters, answer) => {
+                    changed |= watch.set_counters(counters);
+                    applied.push(answer);
+                }
                 Order::Audit(answer) => {
-                    let before = watch.list().to_vec();
+                    let before = (watch.list().to_vec(), *watch.facts());
                     let differences = watch.audit();
-                    changed |= watch.list() != before;
+                    changed |= (watch.list(), watch.facts()) != (&before.0[..], &before.1);
                     let differences = differences
                         .unwrap_or_else(|error| vec![format!("cannot read Linux's firewall: {error}")]);
                     answers.push((answer, differences));
@@ -132,7 +147,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
             }
         }
         if changed {
-            let done = control.set_linux_only(watch.list().to_vec());
+            let done = control.set_linux_only(watch.list().to_vec(), *watch.facts());
             failed = done.is_err();
             if let Err(error) = done {
                 tracing::error!(%error, "cannot apply the list of packets to leave to Linux: leaving all packets to Linux and trying again");

@@ -4,14 +4,23 @@ use std::net::IpAddr;
 
 use bm_api::{Bypassed, Firewall as Shown, LinuxOnlyTo, RouteQuery, Routes};
 use bm_filter::{AnyAddress, Flat, Key, Kind};
-use bm_firewall::{Addresses, LinuxOnly, Match, Traffic};
+use bm_firewall::{Addresses, LinuxOnly, Match, RulesetFacts, Traffic};
 use bm_netlink::Mirror;
 use bm_wire::Family;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
-use crate::compile::{leaves_by, rule_of};
+use crate::compile::{families_by_flow, leaves_by, rule_of};
 use crate::config::{Firewall, FirewallMode};
+
+/// What Linux's firewall looks like.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FirewallState {
+    /// Packets that only Linux may handle.
+    pub list: Vec<LinuxOnly>,
+    /// About the rules that the list was made from.
+    pub facts: RulesetFacts,
+}
 
 /// The list, and the configuration that decides which entries are in effect.
 #[derive(Default)]
@@ -20,6 +29,8 @@ pub(super) struct LinuxOnlyList {
     /// What follows from the mirror.
     known: Vec<LinuxOnly>,
     firewall: Firewall,
+    /// Whether there is a table of flows.
+    flows: bool,
 }
 
 /// Why a packet is left to Linux, in words; or what would leave it to Linux if it were not bypassed.
@@ -30,8 +41,8 @@ pub(super) enum About {
 }
 
 impl LinuxOnlyList {
-    pub fn new(firewall: Firewall) -> Self {
-        Self { firewall, ..Self::default() }
+    pub fn new(firewall: Firewall, flows: bool) -> Self {
+        Self { firewall, flows, ..Self::default() }
     }
 
     /// Sets the list; `false` if it has not changed.
@@ -83,15 +94,20 @@ impl LinuxOnlyList {
 
     pub fn shown(&self, mirror: &Mirror) -> Shown {
         Shown {
-            linux_only: self.in_effect().iter().map(|entry| shown(mirror, entry)).collect(),
+            linux_only: self.in_effect().iter().map(|entry| self.shown_entry(mirror, entry)).collect(),
             bypassed: self
                 .bypassed()
                 .map(|(key, list)| Bypassed {
                     setting: key.into(),
-                    packets: list.into_iter().map(|entry| shown(mirror, entry)).collect(),
+                    packets: list.into_iter().map(|entry| self.shown_entry(mirror, entry)).collect(),
                 })
                 .collect(),
         }
+    }
+
+    /// Converts an entry for a reply.
+    fn shown_entry(&self, mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
+        shown(mirror, entry, self.flows && families_by_flow(entry).is_some())
     }
 
     /// Logs added and removed entries.
@@ -99,6 +115,11 @@ impl LinuxOnlyList {
         let now = self.in_effect();
         for entry in now.iter().filter(|entry| !before.contains(entry)) {
             let packets = packets(mirror, &entry.traffic);
+            if self.flows && families_by_flow(entry).is_some() {
+                let LinuxOnly { feature, why, .. } = entry;
+                tracing::info!("left to Linux: {packets} (first packets of each flow): {feature}: {why}");
+                continue;
+            }
             let hint = Firewall::key(entry.feature).map_or_else(String::new, |key| {
                 format!(" (set {key} = \"bypass\" in [firewall] to forward them anyway)")
             });
@@ -134,7 +155,7 @@ impl LinuxOnlyList {
             Traffic::Matching(of) => of.input.is_none_or(|link| leaves_by(mirror, link, &links)),
             Traffic::All { .. } | Traffic::Fragments { .. } | Traffic::Errors { .. } => true,
         });
-        entries.map(|entry| shown(mirror, entry)).collect()
+        entries.map(|entry| self.shown_entry(mirror, entry)).collect()
     }
 
     /// The entries for packets to the address in `query`, which take `routes`.
@@ -149,7 +170,7 @@ impl LinuxOnlyList {
         let out: Vec<u32> =
             routes.routes.iter().flat_map(|route| &route.hops).map(|hop| hop.ifindex).collect();
         let about = self.about(address, mirror, &out);
-        about.map(|(entry, all)| LinuxOnlyTo { all, entry: shown(mirror, &entry) }).collect()
+        about.map(|(entry, all)| LinuxOnlyTo { all, entry: self.shown_entry(mirror, &entry) }).collect()
     }
 
     /// Why a packet that arrives on the link `input`, and leaves by `out` if it has a route, is left to Linux; or which
@@ -251,7 +272,7 @@ fn destination_of(of: &Match, family: Family) -> Option<Match> {
 }
 
 /// Converts an entry for a reply.
-pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
+fn shown(mirror: &Mirror, entry: &LinuxOnly, first_packets: bool) -> bm_api::LinuxOnly {
     let link = match &entry.traffic {
         Traffic::In(link) | Traffic::Out(link) => Some(*link),
         Traffic::Matching(of) => of.input,
@@ -263,6 +284,7 @@ pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
         ports: link.map(|link| name(mirror, link)).into_iter().collect(),
         why: entry.why.clone(),
         setting: Firewall::key(entry.feature).unwrap_or_default().into(),
+        first_packets,
     }
 }
 
@@ -329,15 +351,28 @@ mod tests {
     }
 
     #[test]
+    fn entries_that_repeat_are_shown_as_such_if_there_are_flows() {
+        let each = entry(Feature::Nftables, Traffic::All { ipv4: true, ipv6: false });
+        let list = vec![LinuxOnly { repeats: Repeats::EachFlow, ..each.clone() }, each];
+        for flows in [true, false] {
+            let mut listed = LinuxOnlyList::new(Firewall::default(), flows);
+            listed.set(list.clone());
+            let shown = listed.shown(&Mirror::default());
+            let first_packets = shown.linux_only.iter().map(|entry| entry.first_packets);
+            assert_eq!(first_packets.collect::<Vec<_>>(), [flows, false]);
+        }
+    }
+
+    #[test]
     fn bypassed_entries_are_not_applied_but_shown() {
         let firewall =
             Firewall { nftables: FirewallMode::Bypass, shaping: FirewallMode::Bypass, ..Firewall::default() };
-        let mut listed = LinuxOnlyList::new(firewall);
+        let mut listed = LinuxOnlyList::new(firewall, false);
         let [legacy, xfrm] = [Feature::Iptables, Feature::Xfrm]
             .map(|feature| entry(feature, Traffic::All { ipv4: true, ipv6: false }));
         assert!(listed.set(vec![legacy, xfrm.clone()]) && !listed.set(listed.list.clone()));
         assert_eq!(listed.in_effect(), [xfrm]);
-        assert!(listed.bypasses() && !LinuxOnlyList::new(listed.firewall.clone()).bypasses());
+        assert!(listed.bypasses() && !LinuxOnlyList::new(listed.firewall.clone(), false).bypasses());
         let shown = listed.shown(&Mirror::default());
         assert_eq!(shown.linux_only[0].packets, "all IPv4 packets");
         let bypassed = shown.bypassed.iter().map(|by| (&*by.setting, by.packets.len()));

@@ -135,6 +135,7 @@ impl Forwarder {
                 hooks::try_load(set, &new.config)?;
             }
             let step = Step::partial(|setup: &Setup| {
+                control.set_counters(setup.config.firewall.counters)?;
                 // Errors on ports that this reload adds or changes are fatal; older ports may have changed since they worked.
                 let arranged = self.arrange(restarts, setup, &|port| {
                     std::ptr::eq(setup, new) && arranged.contains(&format!("port.{}", port.device))
@@ -145,10 +146,7 @@ impl Forwarder {
             return all_or_nothing(steps, old, new);
         }
         // Building tables may fail after the settings have been changed.
-        steps.push(Step::partial(|setup: &Setup| {
-            let config = setup.config.clone();
-            control.try_ask(move |control| control.reconfigure(&config))
-        }));
+        steps.push(Step::partial(|setup: &Setup| control.reconfigure(&setup.config)));
         steps.extend([freed, told]);
         steps.push(Step::atomic(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &DataPath| running.place(&setup.config));
