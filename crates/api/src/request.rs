@@ -9,8 +9,9 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Apps, Cleared, Cluster, Collectors, Drops, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs,
-    Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
+    Apps, Cleared, ClearedFlows, Cluster, Collectors, Drops, Explanation, Filters, FlowQuery, Flows, Hooks,
+    IpsecPolicies, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping,
+    Switches, Verify, Workers,
 };
 
 /// Default path of the control socket.
@@ -115,6 +116,10 @@ requests! {
     HOOKS: Get "/v1/hooks", NoParameters => Hooks;
     /// Filter rules and how many packets they have matched.
     FILTERS: Get "/v1/filters", NoParameters => Filters;
+    /// Flows of connections that Linux has accepted, with their translation of addresses.
+    FLOWS: Get "/v1/flows", FlowQuery => Flows;
+    /// Forgets all flows. Linux forwards the next packets of each, from which flows are learned again.
+    CLEAR_FLOWS: Post "/v1/flows/clear", NoParameters => ClearedFlows;
     /// IPsec security associations.
     SAS: Get "/v1/sas", NoParameters => Sas;
     /// IPsec policies.
@@ -152,6 +157,8 @@ requests! {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NoParameters {}
 
+/// Maximum number of flows in one reply.
+pub const FLOWS_MAX: usize = 10_000;
 /// Maximum number of routes in one reply.
 pub const ROUTES_MAX: usize = 10_000;
 

@@ -1,6 +1,6 @@
 //! `status`, `reload` and `stop`: the daemon itself.
 
-use crate::{Firewall, Lookup};
+use crate::{Firewall, FlowsState, Lookup};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -62,6 +62,8 @@ pub struct Status {
     pub mirror: Mirror,
     /// Packets that only Linux may handle, and those that bypass it.
     pub firewall: Firewall,
+    /// Flows of connections that Linux has accepted.
+    pub flows: FlowsState,
     /// Number of threads of the daemon that make no progress; 0 if all is well.
     pub silent_threads: u32,
     /// Number of ports where Linux forwards packets without `[filter]`; `notes` name them.

@@ -74,7 +74,7 @@ pub enum Command {
     Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
-    /// Make `show ports` and `show drops` count from zero again. Metrics and --json are not affected.
+    /// Make `show ports` and `show drops` count from zero again, or forget all flows.
     Clear(Clear),
     /// Explain what becomes of a packet: rules, route, next hop, result. Nothing is sent, counted or changed.
     #[command(after_help = EXPLAIN_EXAMPLES)]
@@ -277,7 +277,7 @@ mod tests {
         assert!(matches!(shown("show pol"), ShowCommand::Policies));
         assert!(matches!(shown("show d --explain"), ShowCommand::Drops(Drops { explain: true, .. })));
         assert!(matches!(parse("ver"), Ok(Command::Verify(_))));
-        for ambiguous in ["s", "st", "show s", "d"] {
+        for ambiguous in ["s", "st", "show s", "d", "show f"] {
             assert!(parse(ambiguous).is_err(), "{ambiguous}");
         }
     }

@@ -32,6 +32,9 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         }
         Command::Show(show) => show.run(),
         Command::Clear(Clear { what: ClearCommand::Counters(clear) }) => self::clear(&clear),
+        Command::Clear(Clear { what: ClearCommand::Flows(query) }) => {
+            print(&query, request::CLEAR_FLOWS, bm_cli::flows_cleared)
+        }
         Command::Explain(explain) => self::explain(explain),
         Command::Top(top) => self::top(top),
         Command::Capture(capture) => capture::run(&capture),

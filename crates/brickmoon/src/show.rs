@@ -1,9 +1,10 @@
 //! `brickmoon show`: its arguments, and for each command the request that it sends and the text that it prints.
 
+use bm_api::FlowQuery;
 use bm_api::request::{self, NoParameters, RouteQuery};
 use bm_cli::Failure;
 use bm_serve::{causes, client};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::output::write;
 use crate::query::{Query, Watch, print, print_reply, print_with, watched};
@@ -61,6 +62,8 @@ pub enum ShowCommand {
     Hooks,
     /// The filter rules, and how many packets each has matched.
     Filters,
+    /// The flows of connections that Linux's firewall has accepted, with their translation of addresses.
+    Flows(Flows),
     /// The IPsec security associations, with what they have encrypted and decrypted.
     Sas,
     /// The IPsec policies.
@@ -84,6 +87,35 @@ pub struct Drops {
     /// Print every name that `show drops` and metrics may use, with its meaning; works without a daemon.
     #[arg(long)]
     pub explain: bool,
+}
+
+/// `brickmoon show flows`.
+#[derive(Clone, Debug, Args)]
+pub struct Flows {
+    /// Which flows, in tcpdump's language: host, net and port, with src or dst before them, tcp, udp, ip, ip6, `in PORT`
+    /// and `out PORT`, joined by `and`, with `not` before any of them [default: all].
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
+    /// Sort by packets or bytes, most first, or by the time since the last packet, least first.
+    #[arg(long, value_enum, value_name = "BY")]
+    pub sort: Option<SortFlows>,
+    /// Print only how many there are.
+    #[arg(long, conflicts_with = "limit")]
+    pub count: bool,
+    /// Show at most this many flows.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: usize,
+}
+
+/// How flows are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SortFlows {
+    /// By packets, most first.
+    Packets,
+    /// By bytes, most first.
+    Bytes,
+    /// By the time since the last packet, least first.
+    Idle,
 }
 
 /// `brickmoon show routes`.
@@ -134,6 +166,7 @@ pub fn show(query: &Query, what: &ShowCommand) -> Result<(), Failure> {
         ShowCommand::Collectors => print(query, request::COLLECTORS, bm_cli::collectors),
         ShowCommand::Hooks => print(query, request::HOOKS, bm_cli::hooks),
         ShowCommand::Filters => print(query, request::FILTERS, bm_cli::filters),
+        ShowCommand::Flows(flows) => self::flows(query, flows),
         ShowCommand::Sas => print(query, request::SAS, bm_cli::sas),
         ShowCommand::Policies => print(query, request::POLICIES, bm_cli::policies),
     }
@@ -187,6 +220,17 @@ fn only(mut reply: bm_api::Ports, name: &str) -> Result<bm_api::Ports, Failure> 
             Err(Failure::Usage(format!("no port is called {name:?}; there is {}", names.join(", "))))
         }
     }
+}
+
+fn flows(query: &Query, flows: &Flows) -> Result<(), Failure> {
+    let sort = flows.sort.map(|sort| match sort {
+        SortFlows::Packets => "packets".into(),
+        SortFlows::Bytes => "bytes".into(),
+        SortFlows::Idle => "idle".into(),
+    });
+    let filter = Some(flows.filter.join(" ")).filter(|filter| !filter.is_empty());
+    let limit = Some(if flows.count { 0 } else { flows.limit });
+    print_with(query, request::FLOWS, &FlowQuery { filter, sort, limit }, bm_cli::flows)
 }
 
 fn routes(query: &Query, routes: &Routes) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod filters;
 mod firewall;
+mod flows;
 mod hooks;
 mod ipsec;
 mod nexthops;
@@ -31,6 +32,7 @@ pub use drops::{BY_LINUX_COLUMNS, CAUSE_COLUMNS, DROP_COLUMNS, LEFT_COLUMNS, cau
 pub use explain::explanation;
 pub use failure::Failure;
 pub use filters::filters;
+pub use flows::{flows, flows_cleared};
 pub use hooks::hooks;
 pub use ipsec::{policies, sas};
 pub use nexthops::{neighbors, nexthops};

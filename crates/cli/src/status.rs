@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use bm_api::{Reloaded, Status};
 
 use crate::firewall;
+use crate::flows;
 use crate::number::{bytes, count, counted, counted_as};
 
 /// The state of the daemon, one line per topic.
@@ -62,6 +63,7 @@ pub fn status(reply: &Status) -> String {
         let _written = writeln!(text, "web page at {web}");
     }
     text.push_str(&crate::routes::lookup(&reply.lookup));
+    text.push_str(&flows::state(&reply.flows));
     text.push_str(&firewall::firewall(&reply.firewall));
     for note in &reply.notes {
         let _written = writeln!(text, "note: {note}");

@@ -4,6 +4,7 @@
 //! kernel ─► Watch ─► changes ─► Compiler ─► tables           (workers load them)
 //!                            └► Steering                     (what ports leave to Linux)
 //! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
+//! reports of packets, connections ─► `bm-flows`, a thread of its own ─► what is forwarded by flow
 //! slow path ─► NeighborRequests ─┐
 //! marks of use ───────┴─► "use this neighbor" ─► kernel     (resolves, confirms)
 //! Handle::ask ────────► a function of Control, run between two changes
@@ -16,6 +17,7 @@
 mod applied;
 mod budget;
 mod control;
+mod flows;
 mod follower;
 mod kernel;
 
@@ -45,8 +47,10 @@ use bm_sys::Mutex;
 
 use crate::compile;
 use crate::config::Config;
+use crate::flows::FlowThread;
 pub use control::Control;
 use control::VerifyRequest;
+use flows::FlowUse;
 use leases::{Leases, Reason};
 use linux_only::FirewallState;
 pub use neighbor_requests::NeighborRequests;
@@ -96,6 +100,7 @@ pub struct Handle {
     leases: Leases,
     health: Health,
     kernel: Option<kernel::SharedKernel>,
+    flows: FlowUse,
 }
 
 /// The control thread; ends on drop.
@@ -103,6 +108,8 @@ pub struct ControlThread {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
     follower: Option<follower::Follower>,
+    /// Dropped after control, which uses it.
+    _flows: Option<FlowThread>,
     /// Dropped last.
     _watchdog: Watchdog,
 }
@@ -138,14 +145,16 @@ impl ControlThread {
         let health = Health::default();
         let watchdog = Watchdog::start(leases.clone(), health.clone())?;
         let shared = kernel.clone();
+        let (flows, flow_thread) = FlowUse::start(config, kernel.as_ref(), &leases);
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let watch = follower::open(&config.daemon.socket, config.firewall.counters)?;
         let firewall = FirewallState { list: watch.list().to_vec(), facts: *watch.facts() };
         let (tell, told) = mpsc::channel();
         let (config, wake, worker_leases) = (config.clone(), waker.clone(), leases.clone());
+        let of_control = flows.clone();
         let thread = std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(move || {
-            match Control::open(&config, compiler, ports, kernel, firewall, worker_leases) {
+            match Control::open(&config, compiler, ports, kernel, firewall, of_control, worker_leases) {
                 Ok(mut control) => {
                     let _gone = tell.send(Ok(()));
                     if let Err(error) = set_nice(URGENT) {
@@ -159,8 +168,10 @@ impl ControlThread {
             }
         });
         let thread = thread.map_err(Error::new)?;
-        let handle = Handle { requests, waker, published, follower: None, leases, health, kernel: shared };
-        let mut thread = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
+        let handle =
+            Handle { requests, waker, published, follower: None, leases, health, kernel: shared, flows };
+        let mut thread =
+            Self { handle, thread: Some(thread), follower: None, _flows: flow_thread, _watchdog: watchdog };
         match told.recv() {
             Ok(Ok(())) => {
                 let follower = follower::Follower::start(watch, thread.handle.clone())?;

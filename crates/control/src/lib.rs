@@ -5,5 +5,6 @@
 pub mod compile;
 pub mod config;
 pub mod control_thread;
+mod flows;
 pub mod nftables;
 pub mod watcher;

@@ -34,7 +34,7 @@ pub use help::FAMILIES;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use bm_api::{Collectors, FabricLink, Status};
+use bm_api::{Collectors, FabricLink, FlowsState, Status};
 use bm_stats::{Entry, Scope};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -224,8 +224,32 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     }
 }
 
+/// The table of flows; nothing if there is none.
+fn flows(registry: &mut Registry, state: &FlowsState) {
+    if state.max == 0 {
+        return;
+    }
+    set(&gauge(registry, "flows", "Flows that brickmoon forwards as Linux decided"), Vec::new(), state.flows);
+    set(&gauge(registry, "flows_max", "How many flows the table can hold"), Vec::new(), state.max);
+    add(&counter(registry, "flows_learned", "Flows learned from Linux"), Vec::new(), state.learned);
+    add(&counter(registry, "flows_full", "Flows that found no room in the table"), Vec::new(), state.full);
+    let ended = counter(registry, "flows_ended", "Flows that have ended, by reason");
+    for (reason, count) in &state.ended {
+        add(&ended, vec![("reason", reason.clone())], *count);
+    }
+    let not_learned = counter(
+        registry,
+        "flows_not_learned",
+        "Reports of packets that Linux forwarded and no flow was made of, by reason",
+    );
+    for (reason, count) in &state.not_learned {
+        add(&not_learned, vec![("reason", reason.clone())], *count);
+    }
+}
+
 fn daemon(registry: &mut Registry, status: &Status, links: &[FabricLink]) {
     fabric(registry, links);
+    flows(registry, &status.flows);
     let running = gauge(registry, "hook_running", "1 if a version of the Lua hook runs, else 0");
     for (hook, runs) in &status.hooks {
         set(&running, vec![("hook", hook.clone())], u64::from(*runs));
@@ -384,6 +408,28 @@ mod tests {
         assert_eq!(frames.count(), 2, "only what an account has is an entry\n{text}");
         assert!(!text.contains("dropped_frames_total{app=\"hook"), "{text}");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn flows_have_metrics_if_there_is_a_table() {
+        let of = |flows| render(&Status { flows, ..Status::default() }, &[], &[], &Collectors::default());
+        assert!(!of(FlowsState::default()).contains("flows"));
+        let ended = [("connection".to_string(), 3)].into();
+        let not_learned = [("helper".to_string(), 4)].into();
+        let (flows, max, learned, full) = (5, 6, 8, 1);
+        let why_not = None;
+        let families = Vec::new();
+        let text = of(FlowsState { families, why_not, flows, max, learned, ended, not_learned, full });
+        for line in [
+            "flows{} 5",
+            "flows_max{} 6",
+            "flows_learned_total{} 8",
+            "flows_full_total{} 1",
+            "flows_ended_total{reason=\"connection\"} 3",
+            "flows_not_learned_total{reason=\"helper\"} 4",
+        ] {
+            assert!(text.contains(&format!("\nbrickmoon_{line}\n")), "{line} is not in\n{text}");
+        }
     }
 
     #[test]

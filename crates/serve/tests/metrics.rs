@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bm_api::{Account, Collector, Collectors, FabricLink, Status};
+use bm_api::{Account, Collector, Collectors, FabricLink, FlowsState, Status};
 use bm_stats::{Entry, Scope};
 
 /// A family of metrics as a scrape describes it.
@@ -64,7 +64,14 @@ fn collectors() -> Collectors {
 
 /// Every family of a scrape by the name of its series.
 fn families() -> BTreeMap<String, Family> {
-    let status = Status { hooks: BTreeMap::from([("acl".to_string(), true)]), ..Status::default() };
+    let flows = FlowsState {
+        max: 1,
+        ended: BTreeMap::from([("idle".to_string(), 1)]),
+        not_learned: BTreeMap::from([("state".to_string(), 1)]),
+        ..FlowsState::default()
+    };
+    let hooks = BTreeMap::from([("acl".to_string(), true)]);
+    let status = Status { hooks, flows, ..Status::default() };
     let text = bm_serve::metrics::render(&status, &counters(), &[fabric_link()], &collectors());
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut help = "";

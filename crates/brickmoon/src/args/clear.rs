@@ -8,7 +8,7 @@ use crate::query::Query;
 #[derive(Debug, Args)]
 #[command(infer_subcommands = true)]
 pub struct Clear {
-    /// Which counters.
+    /// What to clear.
     #[command(subcommand)]
     pub what: ClearCommand,
 }
@@ -18,6 +18,8 @@ pub struct Clear {
 pub enum ClearCommand {
     /// The counters of `show ports` and `show drops`. Metrics, --json and the API are not affected.
     Counters(ClearCounters),
+    /// The flows: Linux forwards the next packets of each connection, and flows are learned from them again.
+    Flows(Query),
 }
 
 /// `brickmoon clear counters`.

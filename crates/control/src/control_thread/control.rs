@@ -21,6 +21,7 @@ use bm_graph::Waker;
 use bm_netlink::{Batch, Change, Watch};
 
 use super::budget::Budget;
+use super::flows::FlowUse;
 use super::kernel::KernelPath;
 use super::leases::{Leases, Reason};
 use super::linux_only::{self, FirewallState, LinuxOnlyList};
@@ -31,6 +32,7 @@ use super::watchdog::SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
 use crate::compile::{Choices, Compiler, IpsecDevices, IpsecFault, Report};
 use crate::config::{Config, Filter};
+use crate::flows::Ruleset;
 
 /// Maximum sleep; the thread reports a heartbeat this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -53,7 +55,10 @@ pub struct Control {
     pub(super) kernel: Option<KernelPath>,
     linux_only: LinuxOnlyList,
     /// About the rules that the list was made from.
-    facts: RulesetFacts,
+    pub(super) facts: RulesetFacts,
+    pub(super) flows: FlowUse,
+    /// What the thread that learns flows was told last.
+    pub(super) told_flows: Option<Ruleset>,
     leases: Leases,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
@@ -108,6 +113,7 @@ impl Control {
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
         firewall: FirewallState,
+        flows: FlowUse,
         leases: Leases,
     ) -> Result<Self, Error> {
         let started = Instant::now();
@@ -118,8 +124,9 @@ impl Control {
         let of_workers = ports.iter().map(|port| !port.in_kernel);
         compiler.set_worker_ports(of_workers.chain(compiler.has_ipsec().then_some(true)).collect());
         compiler.set_filters(config);
-        let mut listed = LinuxOnlyList::new(config.firewall.clone(), false);
+        let mut listed = LinuxOnlyList::new(config.firewall.clone(), flows.has_table());
         listed.set(firewall.list);
+        compiler.set_flows(flows.has_table());
         compiler.set_linux_only(&listed.in_effect());
         let batch = Batch::open().map_err(Error::new)?;
         let unresolved = kernel.as_ref().map(KernelPath::unresolved).transpose()?.map(KernelRequests::new);
@@ -130,6 +137,8 @@ impl Control {
             kernel,
             linux_only: listed,
             facts: firewall.facts,
+            flows,
+            told_flows: None,
             leases,
             batch,
             ports,
@@ -272,6 +281,7 @@ impl Control {
             self.log_ipsec_troubles();
         }
         self.notify_slow_path(changes);
+        self.tell_flows_of(changes);
         if let Some(tell) = self.on_links.as_ref().filter(|_| links_changed) {
             tell();
         }
@@ -387,7 +397,16 @@ impl Control {
         self.facts = facts;
         let before = self.linux_only.in_effect();
         let differs = self.linux_only.set(list);
-        if differs || self.retry_at.is_some() { self.enforce(&before) } else { Ok(()) }
+        if differs || self.retry_at.is_some() {
+            return self.enforce(&before);
+        }
+        self.tell_flows();
+        Ok(())
+    }
+
+    /// The entries of the list that are not bypassed.
+    pub(super) fn linux_only_in_effect(&self) -> Vec<LinuxOnly> {
+        self.linux_only.in_effect()
     }
 
     /// Applies the current list of packets that only Linux may handle; `before` is the list in effect so far.

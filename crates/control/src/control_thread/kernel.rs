@@ -371,6 +371,13 @@ impl KernelPath {
     }
 }
 
+/// Whether packets that arrive on an interface may be forwarded by flow: of all families of which any packets are.
+fn goes_by_flow(compiler: &Compiler, own: &tables::Interface) -> bool {
+    let (by_flow, unknown) = (compiler.by_flow(), compiler.linux_only());
+    let mut families = (0..2).filter(|family| by_flow[*family] && !unknown[*family]).peekable();
+    families.peek().is_some() && families.all(|family| own.by_flow[family])
+}
+
 /// One of our interfaces as the program knows it.
 fn interface(now: Now<'_>, kernel: &Kernel, index: u16, own: &tables::Interface) -> Interface {
     let Now { compiler, mirror, ports, active, bypasses, .. } = now;
@@ -408,6 +415,7 @@ fn interface(now: Now<'_>, kernel: &Kernel, index: u16, own: &tables::Interface)
         linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
         linux_only_fragments_ipv6: own.linux_only_fragments[1],
         report_unresolved: bypasses && active && is_ours,
+        by_flow: receives && goes_by_flow(compiler, own),
         partial_sums: may_leave_checksums(kernel, mirror, device, STACKED_MAX),
     }
 }

@@ -18,6 +18,8 @@ pub(super) enum Reason {
     Control = 2,
     /// The thread that follows Linux's firewall makes no progress.
     Follower = 4,
+    /// The thread that learns flows makes no progress, so flows of connections that have ended may be in use.
+    Flows = 8,
 }
 
 /// The leases of both paths, and the reasons for which they are withheld. Takes no locks.

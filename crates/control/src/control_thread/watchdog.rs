@@ -1,7 +1,7 @@
 //! Makes sure that no packet is forwarded with tables that are no longer updated.
 //!
 //! ```text
-//! heartbeats of threads ─► bm-watchdog ─► control and firewall make progress: the lease of the kernel path is renewed
+//! heartbeats of threads ─► bm-watchdog ─► control, firewall and flows make progress: the lease of the kernel path is renewed
 //!                                     └─► one of them does not: all packets are left to Linux until it does
 //! ```
 //!
@@ -25,6 +25,7 @@ use bm_sys::heartbeat::{Failure, FailureKind, Observer};
 
 use super::leases::{Leases, Reason};
 use super::{Handle, LEASE, control_ended};
+use crate::flows;
 
 /// How long control, or the thread that follows Linux's firewall, may make no progress before all packets are left to
 /// Linux. Reading a ruleset is one step: if that takes longer, Linux forwards until the rules are known.
@@ -178,7 +179,9 @@ fn withhold_after_gap(gap: Duration, leases: &Leases) {
 
 fn look(observer: &mut Observer, now: Instant, leases: &Leases, health: &Health) {
     let found = observer.look(now);
-    for (thread, why) in [(CONTROL, Reason::Control), (FIREWALL, Reason::Follower)] {
+    for (thread, why) in
+        [(CONTROL, Reason::Control), (FIREWALL, Reason::Follower), (flows::NAME, Reason::Flows)]
+    {
         // The thread itself withdraws the reason when it has caught up.
         if found.iter().any(|failure| failure.thread == thread) && leases.add_reason(why) {
             tracing::error!("all packets are left to Linux: thread {thread} makes no progress");

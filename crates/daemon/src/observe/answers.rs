@@ -145,6 +145,8 @@ pub fn all() -> Answers<Daemon> {
         .on(request::DROPS, |daemon, _| Ok(daemon.drops()))
         .on(request::HOOKS, |daemon, _| Ok(daemon.hooks()))
         .on(request::FILTERS, |daemon, _| daemon.control().ask(|control| control.filters()))
+        .on(request::FLOWS, |daemon, query| daemon.control().flows(query))
+        .on(request::CLEAR_FLOWS, |daemon, _| daemon.control().clear_flows())
         .on(request::SAS, |daemon, _| Ok(daemon.ipsec().sas()))
         .on(request::POLICIES, |daemon, _| Ok(daemon.ipsec().policies()))
         .on(request::COLLECTORS, |daemon, _| Ok(daemon.forwarder.sampling.collectors()))

@@ -15,7 +15,7 @@ use bm_tests::subject::{Router, Subject};
 use serde_json::{Map, Value};
 
 /// The commands that print the replies to GET requests.
-const SHOWN: [(&str, &[&str]); 18] = [
+const SHOWN: [(&str, &[&str]); 19] = [
     ("/v1/status", &["status"]),
     ("/v1/ports", &["show", "ports"]),
     ("/v1/routes", &["show", "routes"]),
@@ -28,6 +28,7 @@ const SHOWN: [(&str, &[&str]); 18] = [
     ("/v1/drops", &["show", "drops"]),
     ("/v1/hooks", &["show", "hooks"]),
     ("/v1/filters", &["show", "filters"]),
+    ("/v1/flows", &["show", "flows"]),
     ("/v1/sas", &["show", "sas"]),
     ("/v1/policies", &["show", "policies"]),
     ("/v1/collectors", &["show", "collectors"]),

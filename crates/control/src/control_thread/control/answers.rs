@@ -50,6 +50,7 @@ impl Control {
                 last_batch_changes: self.done.last_batch_changes,
             },
             firewall: self.linux_only.shown(mirror),
+            flows: self.flows.state(),
             notes: self.compiler.notes(mirror),
             ..Status::default()
         }

@@ -21,6 +21,7 @@ impl Control {
         let Some(kernel) = &self.kernel else { return Ok(()) };
         let indexes = interface_indexes(self.compiler.interfaces(), &self.ports);
         self.tally.settle(indexes, |index| kernel.counters(index));
+        self.tell_flows();
         Ok(())
     }
 

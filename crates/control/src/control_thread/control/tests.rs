@@ -23,9 +23,16 @@ fn failed_updates_are_repeated_by_the_next_request() {
     let (memory, readers) = (Arc::new(Scarce::default()), Readers::new());
     let compiler = Compiler::new_in(&readers, Options::default(), memory.clone()).unwrap();
     let leases = Leases::new(compiler.lease(), None);
-    let mut control =
-        Control::open(&Config::default(), compiler, Vec::new(), None, FirewallState::default(), leases)
-            .unwrap();
+    let mut control = Control::open(
+        &Config::default(),
+        compiler,
+        Vec::new(),
+        None,
+        FirewallState::default(),
+        FlowUse::default(),
+        leases,
+    )
+    .unwrap();
     type Next = fn(&mut Control) -> Result<(), Error>;
     let all: [Next; 4] = [
         |control| control.apply(&[]),
