@@ -4,6 +4,9 @@
 //! The list is made from the kernel's own settings and never leaves anything out: if a rule matches something that
 //! [`Match`] cannot express, the entry covers more packets than the rule, up to [`Traffic::All`].
 //!
+//! Where Linux has decided about one packet of a flow and would decide the same about all later ones, the entry says so
+//! ([`Repeats`]).
+//!
 //! Followed here, by [`LinuxOnlyWatch`]:
 //!
 //! | what | how it is followed | what it counts for |

@@ -43,15 +43,18 @@
 //! not, in a named object or in a set that counts connections. The kernel then reassembles fragments that arrive.
 
 mod analysis;
+mod attributes;
 mod compat;
 mod elements;
 mod expression;
+mod field;
 mod flow;
 mod part;
 mod plain;
 mod read;
 mod resolve;
 mod rule;
+mod step;
 mod tracking;
 mod verdict;
 
@@ -61,8 +64,8 @@ pub(super) use read::{GROUP, is_event};
 use super::condition::{Condition, Families};
 use bm_wire::Family;
 use elements::Set;
-use flow::{Encounters, Key, States, Step, Target};
 use std::collections::HashMap;
+use step::{Encounters, Key, States, Step, Target};
 
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
 mod hook {

@@ -1,6 +1,6 @@
 //! From a ruleset to the packets that it can drop, change or count, and to what flows meet on the way.
 
-use super::flow::States;
+use super::step::States;
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, title};
 use crate::condition::{Condition, Families};
 use crate::entries::Entries;
@@ -26,9 +26,10 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
     for base in &ruleset.bases {
         match &base.place {
             Place::Ip(families) => {
-                let undecided = Vec::new();
-                let found = Found { base, families: *families, names, entries, facts: &mut facts, undecided };
-                found.of_ip(ruleset);
+                let forks = Vec::new();
+                let chain =
+                    ChainEntries { base, families: *families, names, entries, facts: &mut facts, forks };
+                chain.of_ip(ruleset);
             }
             Place::Output(families) => {
                 if let Some(why) = why_linux(ruleset, base) {
@@ -47,30 +48,31 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
 }
 
 /// What is found in a chain in the way of routed packets.
-struct Found<'a> {
+struct ChainEntries<'a> {
     base: &'a Base,
     families: Families,
     names: &'a Names,
     entries: &'a mut Entries,
     facts: &'a mut RulesetFacts,
     /// Rules that accept some packets of a flow, or lead them elsewhere: they matter once a later rule has an effect.
-    undecided: Vec<Undecided>,
+    forks: Vec<Fork>,
 }
 
 /// A rule that matches some packets of a flow, and has no effect itself.
-struct Undecided {
+struct Fork {
     traffic: Option<Traffic>,
     why: String,
     /// Whether packets of connections meet it, or only such that are not tracked.
     tracked: bool,
 }
 
-impl Found<'_> {
+impl ChainEntries<'_> {
     fn of_ip(mut self, ruleset: &Ruleset) {
         let (base, all) = (self.base, self.families.all());
         if base.drops {
-            let why = || format!("{} has policy drop", base.title());
-            self.entries.add_that(Repeats::EachFlow, Feature::Nftables, all.clone(), why);
+            self.entries.add_that(Repeats::EachFlow, Feature::Nftables, all.clone(), || {
+                format!("{} has policy drop", base.title())
+            });
         }
         let mut walk = Walk::new(ruleset, base, |visit: &Visit<'_>| self.add(visit));
         if !walk.whole() {
@@ -89,17 +91,16 @@ impl Found<'_> {
         let only_untracked = apart.meets(States::UNTRACKED) && !tracked;
         self.facts.looks_up_routes |= met.routes.meets(*states);
         if met.effect.meets(*states) {
-            self.decide();
+            self.decide(rule.stateful.is_some());
         }
-        let why = |effect: &str| rule_title(&self.base.table, visit, effect);
         let Some(effect) = &rule.effect else {
             if !apart.is_empty() {
                 let traffic = visit.condition.traffic(self.families, self.names);
-                let why = why("matches some packets of a flow");
-                self.undecided.push(Undecided { traffic, why, tracked });
+                let why = rule_title(&self.base.table, visit, "matches some packets of a flow");
+                self.forks.push(Fork { traffic, why, tracked });
             }
             if self.base.drops {
-                self.decide();
+                self.decide(false);
             }
             return;
         };
@@ -114,14 +115,18 @@ impl Found<'_> {
             None => visit.condition.traffic(self.families, self.names),
         };
         if let Some(traffic) = traffic {
-            self.entries.add_that(repeats, Feature::Nftables, traffic, || why(effect));
+            self.entries.add_that(repeats, Feature::Nftables, traffic, || {
+                rule_title(&self.base.table, visit, effect)
+            });
         }
     }
 
-    /// Something happens to packets that get as far: which do, depends on the rules before.
-    fn decide(&mut self) {
-        for Undecided { traffic, why, tracked } in std::mem::take(&mut self.undecided) {
+    /// Something happens to packets that get as far: which do, depends on the rules before. If it concerns connections, it
+    /// does so for both directions.
+    fn decide(&mut self, stateful: bool) {
+        for Fork { traffic, why, tracked } in std::mem::take(&mut self.forks) {
             self.facts.untracked &= tracked;
+            let traffic = if stateful { Some(self.families.all()) } else { traffic };
             if let (Some(traffic), true) = (traffic, tracked) {
                 self.entries.add(Feature::Nftables, traffic, || why);
             }

@@ -1,8 +1,8 @@
 //! What matches and targets of `iptables-nft` mean for flows, by their names and what they are given
 //! (`linux/netfilter/xt_*.h`).
 
-use super::flow::{States, Step};
 use super::plain::{ASSURED, tcp_flags};
+use super::step::{States, Step};
 use super::verdict::Verdict;
 
 /// Matches that have the same result for all packets of a flow.

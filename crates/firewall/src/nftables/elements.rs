@@ -7,7 +7,7 @@
 //!
 //! All elements of a set count as one: which of them a packet finds is not asked.
 
-use super::expression::{number, some};
+use super::attributes::{number, some};
 use super::verdict::{Object, Verdict};
 use bm_netlink::attribute::{self, Attributes};
 use bm_netlink::error::Malformed;
@@ -38,10 +38,10 @@ const KEY_LENGTH_MAX: usize = 4;
 
 /// Flags of sets (`NFT_SET_*`).
 mod flag {
-    pub const CONSTANT: u32 = 0x2;
+    pub(crate) const CONSTANT: u32 = 0x2;
     pub const INTERVAL: u32 = 0x4;
     pub const TIMEOUT: u32 = 0x10;
-    pub const EVAL: u32 = 0x20;
+    pub(crate) const EVAL: u32 = 0x20;
 }
 
 /// A set or a map.

@@ -4,8 +4,10 @@
 //! recorded which field it contains, so that a comparison can be converted to a [`Condition`], and to a [`Step`] for
 //! flows. What is not understood leaves the condition unchanged, which is too wide but never too narrow.
 
-use super::flow::{Key, Step};
+use super::attributes::{number, some};
+use super::field::{Field, NETWORK_HEADER, TRANSPORT_HEADER, meta, op};
 use super::plain::{self, Packet, ct};
+use super::step::{Key, Step};
 use crate::condition::Condition;
 use crate::names::Device;
 use bm_netlink::attribute::Attributes;
@@ -21,7 +23,7 @@ mod nfta {
     pub(crate) const META: [u16; 2] = [1, 2];
     pub(crate) const CT: [u16; 2] = [1, 2];
     /// Register, flags, operation.
-    pub const EXTHDR: [u16; 3] = [1, 5, 6];
+    pub(crate) const EXTHDR: [u16; 3] = [1, 5, 6];
     pub(crate) const BYTEORDER: [u16; 2] = [1, 2];
     pub(crate) const BITWISE_SREG: u16 = 1;
     pub(crate) const BITWISE_DREG: u16 = 2;
@@ -30,60 +32,9 @@ mod nfta {
     pub(crate) const BITWISE_OP: u16 = 6;
     pub(crate) const BITWISE_SREG_2: u16 = 8;
 }
-/// Keys of meta.
-pub(super) mod meta {
-    pub const PROTOCOL: u32 = 1;
-    pub(crate) const MARK: u32 = 3;
-    pub const IIF: u32 = 4;
-    pub const OIF: u32 = 5;
-    pub const IIFNAME: u32 = 6;
-    pub const OIFNAME: u32 = 7;
-    pub(crate) const NFPROTO: u32 = 15;
-    pub(crate) const L4PROTO: u32 = 16;
-    pub const IIFKIND: u32 = 26;
-    pub const OIFKIND: u32 = 27;
-    pub const SDIFNAME: u32 = 34;
-}
-/// Comparisons.
-pub(super) mod op {
-    pub(crate) const EQ: u32 = 0;
-    pub(crate) const NEQ: u32 = 1;
-    pub(crate) const LT: u32 = 2;
-    pub(crate) const LTE: u32 = 3;
-    pub(crate) const GT: u32 = 4;
-    pub(crate) const GTE: u32 = 5;
-}
-/// Bases of payload.
-pub(super) const NETWORK_HEADER: u32 = 1;
-pub(super) const TRANSPORT_HEADER: u32 = 2;
 /// Bytes of the registers that hold most of the values, and of the longest one.
 const WORD: usize = 4;
 const LONGEST: usize = 16;
-
-/// The content of a register.
-#[derive(Clone, Debug)]
-pub(super) enum Field {
-    Meta(u32),
-    Header {
-        base: u32,
-        offset: usize,
-        mask: Vec<u8>,
-        xor: Vec<u8>,
-    },
-    /// Of the connection, under a mask.
-    Connection {
-        key: u32,
-        mask: u32,
-        xor: u32,
-    },
-    /// Whether there is a header that plain packets do not have: zero.
-    Absent,
-    /// Something that is the same in all packets of a flow.
-    Same,
-    /// Likewise, but made from something that a rule may set.
-    Derived,
-    Unknown,
-}
 
 /// A field, and which 32-bit words it is in.
 #[derive(Clone, Debug)]
@@ -93,7 +44,7 @@ struct Content {
     field: Field,
 }
 
-/// The registers.
+/// What has been loaded, and not been overwritten.
 #[derive(Debug, Default)]
 pub(super) struct Registers(Vec<Content>);
 
@@ -160,26 +111,6 @@ impl Registers {
         }
         if self.from(register).any(plain::is_mark) { Field::Derived } else { Field::Same }
     }
-}
-
-/// A number of nftables: four bytes in network order.
-pub(super) fn number(value: &[u8]) -> Option<u32> {
-    value.try_into().map(u32::from_be_bytes).ok()
-}
-
-/// The attributes asked for, in that order.
-pub(super) fn some<const N: usize>(
-    list: Attributes<'_>,
-    kinds: [u16; N],
-) -> Result<[Option<&[u8]>; N], Malformed> {
-    let mut found = [None; N];
-    for attribute in list {
-        let (kind, value) = attribute?;
-        if let Some(place) = kinds.iter().position(|&wanted| wanted == kind) {
-            found[place] = Some(value);
-        }
-    }
-    Ok(found)
 }
 
 /// The bytes of a data attribute.

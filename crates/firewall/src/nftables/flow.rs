@@ -10,144 +10,10 @@
 //! in which of these all of them do: only an accept that all packets of a state meet ends a chain for them.
 
 use super::elements::{Mapping, Set};
+use super::plain::is_plain;
+use super::step::{Encounters, Key, States, Step, Target};
 use super::verdict::{Object, Verdict};
 use super::{Lookup, LookupKind};
-
-/// States of connections, a bit for each, numbered as `ct state` does (`NF_CT_STATE_*`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct States(u8);
-
-impl States {
-    pub const NONE: Self = Self(0);
-    pub const ESTABLISHED: Self = Self(2);
-    pub const UNTRACKED: Self = Self(64);
-    pub const ALL: Self = Self(1 | 2 | 4 | 8 | 64);
-    /// Those of flows, once connections are tracked.
-    pub(crate) const OF_FLOWS: Self = Self(2 | 64);
-    /// Those of packets that belong to a connection.
-    pub(crate) const TRACKED: Self = Self(2 | 4 | 8);
-
-    /// The states of which this holds; each is given as the number that `ct state` loads.
-    pub fn those(holds: impl Fn(u32) -> bool) -> Self {
-        let bits = (0..8).map(|bit| 1 << bit).filter(|bit| Self::ALL.0 & bit != 0 && holds(u32::from(*bit)));
-        Self(bits.sum())
-    }
-
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    pub const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub const fn meets(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    fn add(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-}
-
-/// What is met at a place in a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A match that has the same result for all packets of a flow. In the states `some` packets may pass it, in those of
-    /// `all` each packet does.
-    Passes {
-        some: States,
-        all: States,
-    },
-    /// A match that one packet of a flow may pass and another not.
-    Varies,
-    /// A statement that treats each packet on its own, or may end the rule for some.
-    EachPacket,
-    /// A log: it tells of each packet, whose way it does not change.
-    Logs,
-    /// A statement that does the same to all packets of a flow.
-    Acts,
-    /// A counter.
-    Counts,
-    /// A lookup of a route or of the type of an address.
-    Routes,
-    /// The packet's state becomes another.
-    Retracks,
-    /// The lookup of this number in the rule.
-    Lookup(usize),
-    /// A named object.
-    Object(Object),
-    Verdict(Verdict),
-}
-
-impl Step {
-    /// A match that packets of any state may pass.
-    pub const SOME: Self = Self::Passes { some: States::ALL, all: States::NONE };
-    /// A match that no plain packet passes.
-    pub const NONE: Self = Self::Passes { some: States::NONE, all: States::NONE };
-
-    /// A match of the state alone.
-    pub const fn within(states: States) -> Self {
-        Self::Passes { some: states, all: states }
-    }
-}
-
-/// What a lookup is by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// `ct state`.
-    State,
-    /// The protocol.
-    Protocol,
-    /// Something that is the same in all packets of a flow.
-    Same,
-    /// Something that may differ.
-    Varies,
-}
-
-/// A chain that a rule leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub chain: Box<str>,
-    /// The packet does not come back to the rule's own chain.
-    pub goes: bool,
-    /// States in which packets may go there.
-    pub some: States,
-    /// States in which all packets do.
-    pub all: States,
-}
-
-impl Target {
-    /// To a chain, for a reason that is not known yet.
-    pub(crate) fn anyhow(chain: &str) -> Self {
-        Self { chain: chain.into(), goes: false, some: States::ALL, all: States::NONE }
-    }
-}
-
-/// In which states packets of flows may meet something in a rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Encounters {
-    /// What treats each packet on its own, or a verdict that depends on the packet.
-    pub each_packet: States,
-    /// A counter.
-    pub counter: States,
-    /// Something that concerns the packet.
-    pub effect: States,
-    /// A lookup of routes.
-    pub routes: States,
-    /// The states in which the rule's chain is over for all packets.
-    pub end: States,
-    /// A return.
-    pub back: States,
-}
 
 /// What packets of flows meet in a rule with these steps and lookups, and where it leads them.
 pub fn evaluate<'a>(
@@ -155,23 +21,23 @@ pub fn evaluate<'a>(
     lookups: &[Lookup],
     set: impl Fn(&str) -> Option<&'a Set>,
 ) -> (Encounters, Vec<Target>) {
-    let mut way = Way::default();
+    let mut progress = Progress::default();
     for step in steps {
         match step {
             Step::Lookup(number) => {
                 if let Some(lookup) = lookups.get(*number) {
-                    way.lookup(lookup, set(&lookup.set));
+                    progress.lookup(lookup, set(&lookup.set));
                 }
             }
-            step => way.step(step),
+            step => progress.step(step),
         }
     }
-    way.keep();
-    (way.met, way.targets)
+    progress.keep();
+    (progress.met, progress.targets)
 }
 
-/// The way through a rule.
-struct Way {
+/// How far packets get in a rule.
+struct Progress {
     /// States in which packets may have got this far, and those in which all have.
     some: States,
     all: States,
@@ -185,7 +51,7 @@ struct Way {
     targets: Vec<Target>,
 }
 
-impl Default for Way {
+impl Default for Progress {
     fn default() -> Self {
         let (some, all) = (States::ALL, States::ALL);
         let (logged, counted) = (States::NONE, States::NONE);
@@ -193,7 +59,7 @@ impl Default for Way {
     }
 }
 
-impl Way {
+impl Progress {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Passes { some, all } => self.pass(*some, *all),
@@ -357,8 +223,8 @@ fn match_of(lookup: &Lookup, set: &Set) -> Step {
     let length = if lookup.key == Key::State { 4 } else { 1 };
     match (lookup.key, set.keys(length)) {
         (Key::State, Some(keys)) => {
-            let has = |state: u32| keys.iter().any(|of| state.to_ne_bytes() == of.key[..]);
-            Step::within(States::those(|state| has(state) != lookup.inverted))
+            let found = States::those(|state| keys.iter().any(|of| state.to_ne_bytes() == of.key[..]));
+            Step::within(if lookup.inverted { States::ALL.without(found) } else { found })
         }
         (Key::Protocol, Some(keys)) if !lookup.inverted && !keys.iter().any(|of| is_plain(&of.key)) => {
             Step::NONE
@@ -367,7 +233,62 @@ fn match_of(lookup: &Lookup, set: &Set) -> Step {
     }
 }
 
-/// Whether plain packets have this protocol: TCP or UDP.
-pub(super) fn is_plain(protocol: &[u8]) -> bool {
-    [[libc::IPPROTO_TCP as u8], [libc::IPPROTO_UDP as u8]].iter().any(|plain| plain == protocol)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::condition::Condition;
+
+    const ESTABLISHED: States = States::ESTABLISHED;
+    const ACCEPT: Step = Step::Verdict(Verdict::Accept);
+    const DROP: Step = Step::Verdict(Verdict::Drop);
+
+    fn of(steps: &[Step]) -> Encounters {
+        evaluate(steps, &[], |_| None).0
+    }
+
+    #[test]
+    fn only_an_accept_that_all_meet_ends_the_chain() {
+        assert_eq!(of(&[ACCEPT]).end, States::ALL);
+        assert_eq!(of(&[Step::Counts, Step::within(ESTABLISHED), ACCEPT]).end, ESTABLISHED);
+        for uncertain in [Step::SOME, Step::Varies, Step::EachPacket] {
+            assert_eq!(of(&[uncertain, Step::within(ESTABLISHED), ACCEPT]).end, States::NONE);
+        }
+        let back = of(&[Step::SOME, Step::Verdict(Verdict::Return)]);
+        assert_eq!((back.back, back.end), (States::ALL, States::NONE));
+    }
+
+    #[test]
+    fn what_is_behind_a_match_is_met_in_its_states() {
+        let met = |steps: &[Step]| of(steps).each_packet;
+        assert_eq!(met(&[Step::within(ESTABLISHED), Step::EachPacket]), ESTABLISHED);
+        assert_eq!(met(&[Step::NONE, Step::EachPacket, DROP]), States::NONE);
+        assert_eq!(met(&[Step::Varies, Step::within(ESTABLISHED), DROP]), ESTABLISHED);
+        assert_eq!(met(&[Step::Varies, Step::within(ESTABLISHED)]), States::NONE, "nothing depends on it");
+        assert_eq!(met(&[Step::within(ESTABLISHED), Step::Retracks, Step::EachPacket]), States::ALL);
+    }
+
+    #[test]
+    fn logged_packets_matter_unless_all_are_dropped() {
+        let met = |steps: &[Step]| of(steps).each_packet;
+        assert_eq!(met(&[Step::SOME, Step::Logs, DROP]), States::NONE);
+        assert_eq!(of(&[Step::SOME, Step::Counts, DROP]).counter, States::NONE);
+        for between in [Step::SOME, Step::EachPacket, Step::Varies, ACCEPT] {
+            assert_eq!(met(&[Step::Logs, between, DROP]), States::ALL);
+        }
+        assert_eq!(met(&[Step::Varies, Step::Logs, DROP]), States::ALL);
+        assert_eq!(met(&[Step::Logs]), States::ALL);
+    }
+
+    #[test]
+    fn an_unknown_set_may_do_anything() {
+        let lookup = Lookup {
+            set: "s".into(),
+            condition: Condition::default(),
+            kind: LookupKind::Value,
+            key: Key::State,
+            inverted: false,
+        };
+        let (met, _) = evaluate(&[Step::Lookup(0)], &[lookup], |_| None);
+        assert_eq!(met.each_packet, States::ALL);
+    }
 }

@@ -3,8 +3,8 @@
 //! Flows are followed for plain packets only: TCP with ACK, without SYN, FIN, RST and URG; UDP; IPv4 without options and
 //! not a fragment; IPv6 with TCP or UDP directly behind its header.
 
-use super::expression::{Field, NETWORK_HEADER, TRANSPORT_HEADER, meta, op};
-use super::flow::{States, Step, is_plain};
+use super::field::{Field, NETWORK_HEADER, TRANSPORT_HEADER, meta, op};
+use super::step::{States, Step};
 use bm_wire::{Family, protocol};
 
 /// Keys of `meta` that are the same in all packets of a flow: protocol, mark, interfaces with their types, security mark,
@@ -56,6 +56,11 @@ enum Equality {
     /// In all packets of a flow or in none.
     Same,
     Varies,
+}
+
+/// Whether plain packets have this protocol: TCP or UDP.
+pub(super) fn is_plain(next: &[u8]) -> bool {
+    [[protocol::TCP], [protocol::UDP]].iter().any(|plain| plain == next)
 }
 
 /// Whether a field may differ between packets of a flow.

@@ -4,10 +4,10 @@
 //! tables ─► chains ─► rules ─► sets ─► objects, flowtables ─► elements of the sets that rules look up ─► resolve
 //! ```
 
+use super::attributes::{number, some};
 use super::elements::{self, Keys, Set};
-use super::expression::{number, some};
-use super::flow::States;
 use super::resolve::resolve;
+use super::step::States;
 use super::{
     Base, DeviceName, Flowtable, LookupKind, Place, Ruleset, TableName, hook, nfproto, rule, tracking,
 };
@@ -48,7 +48,7 @@ mod message {
     pub(crate) const GET_ELEMENTS: u16 = 13;
     pub(crate) const DELETE_ELEMENTS: u16 = 14;
     pub(crate) const DELETE_RULE: u16 = 8;
-    pub const NEW_GENERATION: u16 = 15;
+    pub(crate) const NEW_GENERATION: u16 = 15;
     pub(crate) const GET_GENERATION: u16 = 16;
     pub(crate) const NEW_FLOWTABLE: u16 = 22;
     pub(crate) const GET_FLOWTABLE: u16 = 23;

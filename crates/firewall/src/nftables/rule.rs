@@ -1,12 +1,13 @@
 //! A rule of the ruleset, read.
 
+use super::attributes::{number, some};
 use super::elements::counts_connections;
 use super::expression::{
-    Field, Registers, bitwise, compare, load_ct, load_header, load_meta, load_option, number, range, reorder,
-    some,
+    Registers, bitwise, compare, load_ct, load_header, load_meta, load_option, range, reorder,
 };
-use super::flow::{Key, States, Step, Target};
+use super::field::Field;
 use super::plain::{Packet, ct};
+use super::step::{Key, States, Step, Target};
 use super::verdict::{Object, Verdict};
 use super::{Lookup, LookupKind, Rule, compat};
 use crate::condition::Condition;
@@ -27,8 +28,8 @@ mod nfta {
     pub(crate) const DREG_1: u16 = 1;
     pub(crate) const DREG_2: u16 = 2;
     /// Key, register.
-    pub const SET_META: [u16; 2] = [2, 3];
-    pub const SET_CT: [u16; 2] = [2, 4];
+    pub(crate) const SET_META: [u16; 2] = [2, 3];
+    pub(crate) const SET_CT: [u16; 2] = [2, 4];
     pub(crate) const NAT_TYPE: u16 = 1;
     /// Type; key and name of a map.
     pub(crate) const OBJREF: [u16; 3] = [1, 3, 4];

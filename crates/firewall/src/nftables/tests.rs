@@ -1,7 +1,7 @@
 //! Rules as the kernel lists them (Linux 6.18, written by nft 1.0.6 and iptables-nft 1.8.9), and what comes of them.
 
 use super::analysis::analyse;
-use super::flow::{States, Target};
+use super::step::{States, Target};
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
 use crate::condition::{Condition, Families};
 use crate::entries::Entries;

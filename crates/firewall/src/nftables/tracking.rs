@@ -1,6 +1,6 @@
 //! What requires connection tracking, and so makes the kernel reassemble fragments.
 
-use super::expression::{number, some};
+use super::attributes::{number, some};
 use super::verdict::Object;
 use super::{Ruleset, TableName, title};
 use crate::Feature;

@@ -1,6 +1,6 @@
 //! What becomes of a packet by a verdict, and by a named object.
 
-use super::expression::{number, some};
+use super::attributes::{number, some};
 use bm_netlink::attribute::{self, Attributes};
 use bm_netlink::error::Malformed;
 
