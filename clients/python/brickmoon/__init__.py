@@ -258,6 +258,12 @@ class Cleared(_Cleared, total=False):
     ago_s: int
 
 
+class ClearedFlows(TypedDict):
+    """The flows that a request has cleared."""
+    # How many there were.
+    flows: int
+
+
 class _Cluster(TypedDict):
     # Name of this node.
     name: str
@@ -524,6 +530,81 @@ class Firewall(TypedDict):
     bypassed: List[Bypassed]
 
 
+class _Flow(TypedDict):
+    # `tcp`, `udp` or a number.
+    protocol: str
+    # The interface that its packets arrive on.
+    input: str
+    # The interface that they leave by.
+    output: str
+    # Addresses and ports of its packets as they arrive.
+    arrives: FlowTuple
+    # Packets that brickmoon has forwarded. Those that Linux forwarded, such as the first ones, are not
+    # among them.
+    packets: int
+    # Bytes of these packets as they arrived.
+    bytes: int
+    # Seconds since the flow was learned.
+    age_s: int
+    # Seconds since brickmoon last forwarded a packet of it.
+    idle_s: int
+    # Whether a FIN or RST was seen: its packets go to Linux from then on.
+    ended: bool
+
+
+class Flow(_Flow, total=False):
+    """One direction of a connection, or packets of one tuple that Linux does not track."""
+    # As they leave; absent if nothing is translated.
+    leaves: FlowTuple
+
+
+class FlowTuple(TypedDict):
+    """Source and destination of packets."""
+    # Source address.
+    source: str
+    # Source port.
+    source_port: int
+    # Destination address.
+    destination: str
+    # Destination port.
+    destination_port: int
+
+
+class Flows(TypedDict):
+    """Flows of connections that Linux has accepted."""
+    # As many of those that were asked for as the reply may have.
+    flows: List[Flow]
+    # Number of flows that were asked for.
+    matching: int
+    # Number of all flows, and what became of earlier ones.
+    state: FlowsState
+
+
+class _FlowsState(TypedDict):
+    # Families whose packets are forwarded by flow at present: `ipv4`, `ipv6`.
+    families: List[str]
+    # Number of flows.
+    flows: int
+    # Maximum number of flows: `max` in `[flows]`; 0 if there is no table.
+    max: int
+    # Flows learned since the start.
+    learned: int
+    # Flows that have ended since the start, by reason: `connection` (Linux has forgotten the connection),
+    # `changed` (its mark or state has changed), `rules` (rules, routes or interfaces have changed), `room`
+    # (other flows took its place), `lost` (events were lost), `idle`, `cleared`.
+    ended: Dict[str, int]
+    # Reports of packets that no flow was made of, by reason.
+    not_learned: Dict[str, int]
+    # Flows that found no room.
+    full: int
+
+
+class FlowsState(_FlowsState, total=False):
+    """State of the table of flows."""
+    # Why flows are not in use; absent if they are.
+    why_not: str
+
+
 class Hook(TypedDict):
     """A hook. Counters are summed over all threads and versions."""
     name: str
@@ -707,6 +788,9 @@ class _LinuxOnly(TypedDict):
     why: str
     # The key of `[firewall]` that bypasses it; empty if there is none.
     setting: str
+    # Whether Linux only gets the first packets of each flow, and brickmoon repeats what it decided about
+    # them.
+    first_packets: bool
 
 
 class LinuxOnly(_LinuxOnly, total=False):
@@ -1169,6 +1253,8 @@ class _Status(TypedDict):
     mirror: Mirror
     # Packets that only Linux may handle, and those that bypass it.
     firewall: Firewall
+    # Flows of connections that Linux has accepted.
+    flows: FlowsState
     # Number of threads of the daemon that make no progress; 0 if all is well.
     silent_threads: int
     # Number of ports where Linux forwards packets without `[filter]`; `notes` name them.
@@ -1457,6 +1543,31 @@ class Router(_Connection):
     def filters(self) -> Filters:
         """Filter rules and how many packets they have matched."""
         reply: Filters = self._ask("GET", "/v1/filters")
+        return reply
+
+    def flows(
+        self,
+        *,
+        filter: Optional[str] = None,
+        limit: Optional[int] = None,
+        sort: Optional[str] = None,
+    ) -> Flows:
+        """Flows of connections that Linux has accepted, with their translation of addresses.
+
+        - `filter`: Which flows, in words of tcpdump's language: `host`, `net` and `port`, each with `src`
+          or `dst` before it, `tcp`, `udp`, `ip`, `ip6`, and `in` or `out` with a port; joined by `and`,
+          and with `not` before any of them. Addresses and ports count as they arrive and as they leave.
+          Absent for all flows.
+        - `limit`: Maximum number of flows; 10,000 if absent, and at most. 0 only counts them.
+        - `sort`: The order: `packets` or `bytes`, most first, or `idle`, least first; absent for that in
+          which the table has them.
+        """
+        reply: Flows = self._ask("GET", "/v1/flows", {"filter": filter, "limit": limit, "sort": sort})
+        return reply
+
+    def flows_clear(self) -> ClearedFlows:
+        """Forgets all flows. Linux forwards the next packets of each, from which flows are learned again."""
+        reply: ClearedFlows = self._ask("POST", "/v1/flows/clear")
         return reply
 
     def hooks(self) -> Hooks:
