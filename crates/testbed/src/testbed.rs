@@ -127,7 +127,8 @@ pub mod mac {
 pub const SOURCE_IPV4: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 /// The IPv6 address of the source.
 pub const SOURCE_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
-const ROUTER_OUT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 0, 16, 1);
+/// The router's IPv4 address towards the sink.
+pub const ROUTER_OUT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 0, 16, 1);
 const ROUTER_OUT_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 1);
 
 /// The IPv4 address of a next hop.

@@ -16,6 +16,9 @@
 //!
 //! Cases named `auto-..` send from sockets through Linux and through brickmoon as it comes, on several kinds of veth.
 //!
+//! Cases named `flows-..` send packets of connections through Linux's firewall and NAT, and through brickmoon, which repeats
+//! what these have decided; one opens connections.
+//!
 //! Cases named `switch-..` have a switch in place of the router: Linux's bridge and ours, in turn.
 //!
 //! The daemon runs all the time. Its program is attached to the interfaces only during its own turns, so that the
@@ -25,6 +28,7 @@
 mod auto;
 mod bed;
 mod figures;
+mod flows;
 mod rivals;
 mod switch;
 mod tcp;
@@ -125,79 +129,126 @@ impl Case {
     }
 }
 
+/// The cases that are to be measured.
+struct Selected {
+    routers: Vec<Case>,
+    switches: Vec<switch::Case>,
+    connections: Vec<tcp::Case>,
+    users: Vec<user::Case>,
+    autos: Vec<auto::Case>,
+    flows: Vec<flows::Case>,
+}
+
+impl Selected {
+    fn of(options: &Options) -> Self {
+        // A case for which the daemon is started many times takes long, so these are only measured if they are asked for.
+        let is_asked = options.case.is_some();
+        let mut selected = Self {
+            routers: Case::ALL.to_vec(),
+            switches: switch::Case::ALL.to_vec(),
+            connections: tcp::Case::ALL.to_vec(),
+            users: user::Case::ALL.to_vec(),
+            autos: auto::Case::all(),
+            flows: flows::Case::ALL.to_vec(),
+        };
+        selected.routers.retain(|case| options.wants(&case.name()));
+        selected.switches.retain(|case| options.wants(case.name));
+        selected.connections.retain(|case| options.wants(case.name));
+        selected.users.retain(|case| options.wants(case.name));
+        selected.autos.retain(|case| is_asked && options.wants(&case.name));
+        selected.flows.retain(|case| is_asked && options.wants(case.name));
+        selected
+    }
+
+    /// Whether any of them has the full table.
+    fn wants_full(&self) -> bool {
+        self.routers.iter().any(|case| case.table == "full") || self.users.iter().any(|case| case.is_full)
+    }
+
+    /// How much of the time each kind of cases has, in the order of the fields.
+    fn times(&self, whole: Duration) -> [Duration; 6] {
+        // A switch case has two subjects, so it takes half as long.
+        let shares = [
+            self.routers.len() as f64,
+            self.switches.len() as f64 / 2.0,
+            self.connections.len() as f64,
+            self.users.len() as f64,
+            self.autos.len() as f64,
+            self.flows.len() as f64,
+        ];
+        shares.map(|share| whole.mul_f64(share / shares.iter().sum::<f64>()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.routers.is_empty()
+            && self.switches.is_empty()
+            && self.connections.is_empty()
+            && self.users.is_empty()
+            && self.autos.is_empty()
+            && self.flows.is_empty()
+    }
+}
+
 /// Measures all selected cases; if files of routes are given, those whose family they have routes of.
 ///
 /// # Errors
 /// See [`BenchError`]; without root, or with a single core, nothing can be measured.
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
-    // A switch has no routes, and some cases have a single one.
-    let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
-    let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
-    let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
-    let users = user::Case::ALL.iter().map(|case| (case.name.to_string(), case.is_full));
-    let autos = auto::Case::all().into_iter().map(|case| (case.name, false));
-    options.common.refuse_unused_rib(routers.chain(switches).chain(connections).chain(users).chain(autos))?;
+    refuse_unused_rib(&options.common)?;
     bm_testbed::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
-    let users: Vec<_> = user::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    let wants_full = Case::ALL.iter().any(|case| case.table == "full" && options.common.wants(&case.name()));
-    let full = match wants_full || users.iter().any(|case| case.is_full) {
+    let mut selected = Selected::of(&options.common);
+    let full = match selected.wants_full() {
         true => options.common.table(options.testbed.next_hops)?,
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
     };
-    let mut cases = Case::ALL.to_vec();
-    cases.retain(|case| {
-        let has_routes = match (case.table, case.family) {
-            ("one", _) => true,
-            (_, "ipv4") => !full.ipv4.is_empty(),
-            _ => !full.ipv6.is_empty(),
-        };
-        options.common.wants(&case.name()) && has_routes
+    selected.routers.retain(|case| match (case.table, case.family) {
+        ("one", _) => true,
+        (_, "ipv4") => !full.ipv4.is_empty(),
+        _ => !full.ipv6.is_empty(),
     });
-    let switches: Vec<_> =
-        switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    let connections: Vec<_> =
-        tcp::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    // A case with the daemon takes long, so these are only measured if they are asked for.
-    let is_asked = options.common.case.is_some();
-    let mut autos = auto::Case::all();
-    autos.retain(|case| is_asked && options.common.wants(&case.name));
-    if cases.is_empty()
-        && switches.is_empty()
-        && connections.is_empty()
-        && users.is_empty()
-        && autos.is_empty()
-    {
+    if selected.is_empty() {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
     let before = daemon::Before::look();
-    // A switch case has two subjects, so it takes half as long.
-    let shares = [
-        cases.len() as f64,
-        switches.len() as f64 / 2.0,
-        connections.len() as f64,
-        users.len() as f64,
-        autos.len() as f64,
-    ];
-    let [routing, switching, connecting, using, choosing] =
-        shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
-    let rows = measure(options, &cases, &full, begin, routing);
-    let rows = rows.and_then(|mut rows| {
-        rows.extend(switch::measure(options, &switches, switching)?);
-        rows.extend(tcp::measure(options, &connections, connecting)?);
-        rows.extend(measure_user(options, &users, &full, using)?);
-        rows.extend(auto::measure(options, &autos, choosing)?);
-        Ok(rows)
-    });
+    let rows = measure_all(options, &selected, &full, begin);
     // Everything has been dropped by now, also after an error.
     match daemon::left_behind(&options.testbed.prefix, &before) {
         Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
         _ => rows,
     }
+}
+
+/// Refuses files of routes if no selected case uses them: a switch has no routes, and some cases have a single one.
+fn refuse_unused_rib(options: &Options) -> Result<(), BenchError> {
+    let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
+    let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
+    let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
+    let users = user::Case::ALL.iter().map(|case| (case.name.to_string(), case.is_full));
+    let autos = auto::Case::all().into_iter().map(|case| (case.name, false));
+    let flows = flows::Case::ALL.iter().map(|case| (case.name.to_string(), false));
+    options
+        .refuse_unused_rib(routers.chain(switches).chain(connections).chain(users).chain(autos).chain(flows))
+}
+
+fn measure_all(
+    options: &KernelOptions,
+    selected: &Selected,
+    full: &Table,
+    begin: Instant,
+) -> Result<Vec<Row>, BenchError> {
+    let [routers, switches, connections, users, autos, flows] = selected.times(whole(options));
+    let mut rows = measure(options, &selected.routers, full, begin, routers)?;
+    rows.extend(switch::measure(options, &selected.switches, switches)?);
+    rows.extend(tcp::measure(options, &selected.connections, connections)?);
+    rows.extend(measure_user(options, &selected.users, full, users)?);
+    rows.extend(auto::measure(options, &selected.autos, autos)?);
+    rows.extend(flows::measure(options, &selected.flows, flows)?);
+    Ok(rows)
 }
 
 /// Whether packets arrived in every slice, and all were correct.

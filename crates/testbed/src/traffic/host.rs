@@ -5,6 +5,7 @@
 //! generator ([`Generator`](super::Generator)) is faster and does not wait.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -68,31 +69,26 @@ fn refused(error: io::Error) -> TestbedError {
 /// [`TestbedError`] if the system refuses.
 pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, TestbedError> {
     let index = testbed.source.index(&testbed.interfaces.source)?;
-    testbed.source.enter(|| {
-        let socket = packet_socket(index).map_err(refused)?;
-        prepare(&socket).map_err(refused)?;
-        let mut sender = Sender { socket, stream, next: 0, frames: Vec::new() };
-        let began = monotonic();
-        match pace {
-            Pace::Bursts { count, frames, pause } => {
-                for _ in 0..count {
-                    sender.send(frames as usize).map_err(refused)?;
-                    interrupt::sleep(pause)?;
-                }
-            }
-            Pace::Rate { frames, per_second } => {
-                while sender.next < frames {
-                    interrupt::check()?;
-                    let due = ((monotonic() - began).as_secs_f64() * per_second) as u32;
-                    match due.min(frames) - sender.next {
-                        0 => sleep_until(monotonic() + NAP),
-                        owed => sender.send(owed as usize).map_err(refused)?,
-                    }
-                }
-            }
-        }
-        Ok(monotonic() - began)
-    })
+    testbed
+        .source
+        .enter(|| Sender::open(index, &|number, now| layout::frame(stream, number, now))?.send_all(pace))
+}
+
+/// Sends answers to the packets of an IPv4 stream from the sink of a test bed to one address, that which the router has
+/// given their source: from each destination in turn. Returns how long it took, once all are sent.
+///
+/// # Errors
+/// [`TestbedError`] if the system refuses.
+pub fn answer(
+    testbed: &Testbed,
+    stream: &Stream,
+    to: Ipv4Addr,
+    pace: Pace,
+) -> Result<Duration, TestbedError> {
+    let index = testbed.sink.index(&testbed.interfaces.sink)?;
+    testbed
+        .sink
+        .enter(|| Sender::open(index, &|number, _| layout::answer(stream, number, to))?.send_all(pace))
 }
 
 /// Limits the socket's buffer, and makes timers of this thread exact.
@@ -103,14 +99,46 @@ fn prepare(socket: &OwnedFd) -> io::Result<()> {
 
 struct Sender<'a> {
     socket: OwnedFd,
-    stream: &'a Stream,
+    /// Makes a frame from its number and the time in nanoseconds.
+    make: &'a dyn Fn(u32, u64) -> Vec<u8>,
     /// Number of the next frame.
     next: u32,
     /// Frames of the current call.
     frames: Vec<Vec<u8>>,
 }
 
-impl Sender<'_> {
+impl<'a> Sender<'a> {
+    /// A sender on an interface, given by its number, of this thread's namespace.
+    fn open(index: u32, make: &'a dyn Fn(u32, u64) -> Vec<u8>) -> Result<Self, TestbedError> {
+        let socket = packet_socket(index).map_err(refused)?;
+        prepare(&socket).map_err(refused)?;
+        Ok(Self { socket, make, next: 0, frames: Vec::new() })
+    }
+
+    /// Sends all frames; returns how long it took.
+    fn send_all(mut self, pace: Pace) -> Result<Duration, TestbedError> {
+        let began = monotonic();
+        match pace {
+            Pace::Bursts { count, frames, pause } => {
+                for _ in 0..count {
+                    self.send(frames as usize).map_err(refused)?;
+                    interrupt::sleep(pause)?;
+                }
+            }
+            Pace::Rate { frames, per_second } => {
+                while self.next < frames {
+                    interrupt::check()?;
+                    let due = ((monotonic() - began).as_secs_f64() * per_second) as u32;
+                    match due.min(frames) - self.next {
+                        0 => sleep_until(monotonic() + NAP),
+                        owed => self.send(owed as usize).map_err(refused)?,
+                    }
+                }
+            }
+        }
+        Ok(monotonic() - began)
+    }
+
     /// Sends this many frames back to back.
     fn send(&mut self, count: usize) -> io::Result<()> {
         let mut left = count;
@@ -118,17 +146,16 @@ impl Sender<'_> {
             let now = monotonic().as_nanos() as u64;
             let call = left.min(CALL) as u32;
             self.frames.clear();
-            self.frames
-                .extend((0..call).map(|at| layout::frame(self.stream, self.next.wrapping_add(at), now)));
+            self.frames.extend((0..call).map(|at| (self.make)(self.next.wrapping_add(at), now)));
             self.next = self.next.wrapping_add(call);
             left -= call as usize;
-            self.send_all()?;
+            self.send_call()?;
         }
         Ok(())
     }
 
     /// Sends the frames of a call, in several calls if the socket has no room.
-    fn send_all(&mut self) -> io::Result<()> {
+    fn send_call(&mut self) -> io::Result<()> {
         let mut parts = Vec::with_capacity(self.frames.len());
         for frame in &mut self.frames {
             parts.push(libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() });

@@ -1,6 +1,8 @@
 //! The memory that the BPF programs share with us, field by field as in `traffic.bpf.c`, and the
 //! packets that both sides create.
 
+use std::net::Ipv4Addr;
+
 use bm_wire::Family;
 
 use super::Stream;
@@ -158,18 +160,30 @@ pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
     let mut udp = [port.to_be_bytes(), PORT_DISCARD.to_be_bytes(), udp_bytes.to_be_bytes(), [0; 2]].concat();
     udp.extend(payload);
     let (ether_type, header) = match stream.family {
-        Family::V4 => ([8, 0], ipv4(to, &mut udp)),
+        Family::V4 => ([8, 0], ipv4(&SOURCE_IPV4.octets(), &to.address[..4], &mut udp)),
         Family::V6 => ([0x86, 0xdd], ipv6(to, &mut udp)),
     };
     [&ethernet(false)[..], &ether_type, &header, &udp].concat()
 }
 
-fn ipv4(to: &Destination, udp: &mut [u8]) -> Vec<u8> {
+/// The answer to the frame with number `sequence` of an IPv4 stream, as the sink sends it to the router: from the frame's
+/// destination to an address, with its ports exchanged.
+pub fn answer(stream: &Stream, sequence: u32, to: Ipv4Addr) -> Vec<u8> {
+    let index = sequence as usize % stream.destinations.len();
+    let port = PORT_FIRST + (index % PORTS) as u16;
+    let udp_bytes = IPV4_BYTES_MIN - 14 - 20;
+    let mut udp = [PORT_DISCARD.to_be_bytes(), port.to_be_bytes(), udp_bytes.to_be_bytes(), [0; 2]].concat();
+    udp.resize(udp_bytes.into(), 0);
+    let header = ipv4(&stream.destinations[index].address[..4], &to.octets(), &mut udp);
+    [&mac::ROUTER_OUT[..], &mac::next_hop(1), &[8, 0], &header, &udp].concat()
+}
+
+fn ipv4(source: &[u8], destination: &[u8], udp: &mut [u8]) -> Vec<u8> {
     let mut header = vec![0x45, 0];
     header.extend((udp.len() as u16 + 20).to_be_bytes());
     header.extend([0, 0, 0, 0, HOPS_SENT, 17, 0, 0]);
-    header.extend(SOURCE_IPV4.octets());
-    header.extend(&to.address[..4]);
+    header.extend(source);
+    header.extend(destination);
     let check = (!sum(&header, 0)).to_be_bytes();
     header[10..12].copy_from_slice(&check);
     write_checksum(udp, sum(&header[12..], 0));

@@ -8,7 +8,7 @@ use crate::addresses::{Pattern, destinations};
 use crate::random::Seed;
 use crate::tables::{Table, TableOptions, generate};
 use crate::testbed::kernel::Change;
-use crate::testbed::{Testbed, TestbedOptions, require_root};
+use crate::testbed::{ROUTER_OUT_IPV4, Testbed, TestbedOptions, require_root};
 
 fn is_skipped(name: &str) -> bool {
     let skipped = require_root().is_err();
@@ -70,6 +70,19 @@ fn frames_match_the_documented_bytes() {
     assert_eq!(frame.len(), 78);
     assert_eq!(frame[14..22], [0x60, 0, 0, 0, 0, 24, 17, 64]);
     assert_eq!(frame[38..54], (0x2001_0db8_u128 << 96 | 9).to_be_bytes());
+}
+
+/// UDP from 198.51.100.7, port 9, to 10.0.16.1, port 1024, from the MAC address of next hop 1 to the router's.
+#[test]
+fn an_answer_goes_back_to_the_router() {
+    let answer: [u8; 60] = [
+        2, 0, 0, 0, 2, 1, 2, 0, 0, 1, 0, 1, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0x36, 0x84, 198, 51,
+        100, 7, 10, 0, 16, 1, 0, 9, 4, 0, 0, 26, 0xb7, 0x75, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0,
+    ];
+    let stream = ipv4_stream(Sizes::Imix);
+    assert_eq!(layout::answer(&stream, 0, ROUTER_OUT_IPV4), answer);
+    assert_eq!(layout::answer(&stream, 2, ROUTER_OUT_IPV4), answer);
 }
 
 /// The kernel's program creates the same bytes as the sender here, with all checksums, for every size.

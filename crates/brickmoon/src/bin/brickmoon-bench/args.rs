@@ -182,7 +182,8 @@ pub enum BenchCommand {
     /// Networks of Lua apps, compared with the same apps in Rust.
     Lua,
     /// The kernel path, compared with Linux, bpf_fib_lookup and a fixed next hop, and the switch, compared with Linux's
-    /// bridge (--case switch), in network namespaces; needs root and two cores.
+    /// bridge (--case switch), in network namespaces; --case flows measures connections through a firewall with NAT; needs
+    /// root and two cores.
     Kernel,
     /// ESP: encryption and decryption with each suite, compared with the ciphers alone, on one core.
     Ipsec,

@@ -154,7 +154,8 @@ impl Bed {
         interrupt::sleep(IDLE).map_err(TestbedError::from)?;
         let idle = (daemon.core_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
         let resident_bytes = daemon.resident_bytes().unwrap_or(0);
-        self.holds = Holds { tables_bytes: tables_bytes(options, &daemon)?, resident_bytes, ready, idle };
+        let tables_bytes = status(options, &daemon)?["tables_bytes"].as_u64().unwrap_or(0);
+        self.holds = Holds { tables_bytes, resident_bytes, ready, idle };
         let program = borrow_program(&self.testbed)?;
         self.running = Some(RunningDaemon { daemon, program });
         Ok(())
@@ -206,24 +207,24 @@ impl Bed {
             time: slot,
             slices: 1,
         };
-        let (linux, used, began) = (self.forwarded_by_linux()?, self.daemon_ns(), Instant::now());
+        let (linux, used, began) = (forwarded_by_linux(&self.testbed)?, self.daemon_ns(), Instant::now());
         let flow = measure.run(stream, || polling.router_ns())?;
         let daemon = (self.daemon_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
-        Ok(Turn { flow, by_linux: self.forwarded_by_linux()? - linux, daemon })
+        Ok(Turn { flow, by_linux: forwarded_by_linux(&self.testbed)? - linux, daemon })
     }
 
     /// CPU time that the daemon has used.
     fn daemon_ns(&self) -> u64 {
         self.running.as_ref().map_or(0, |running| running.daemon.core_ns())
     }
+}
 
-    /// Packets of both families that the router's stack has forwarded.
-    fn forwarded_by_linux(&self) -> Result<u64, TestbedError> {
-        self.testbed.router.enter(|| {
-            let (ipv4, ipv6) = (counter_file("snmp")?, counter_file("snmp6")?);
-            Ok(ipv4_forwarded(&ipv4) + ipv6_forwarded(&ipv6))
-        })
-    }
+/// Packets of both families that the router's stack has forwarded.
+pub fn forwarded_by_linux(testbed: &Testbed) -> Result<u64, TestbedError> {
+    testbed.router.enter(|| {
+        let (ipv4, ipv6) = (counter_file("snmp")?, counter_file("snmp6")?);
+        Ok(ipv4_forwarded(&ipv4) + ipv6_forwarded(&ipv6))
+    })
 }
 
 /// As long as it lives, this thread and the generator, which it starts, have priority on their core: if the generator
@@ -263,14 +264,13 @@ fn ipv6_forwarded(snmp6: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
-/// The size of its tables, as reported by the daemon.
-fn tables_bytes(options: &KernelOptions, daemon: &Daemon) -> Result<u64, BenchError> {
+/// What `brickmoon status` says.
+pub fn status(options: &KernelOptions, daemon: &Daemon) -> Result<Value, BenchError> {
     let program = options.program.clone().unwrap_or_else(router);
     let socket = daemon.socket();
     let words = ["status", "--json", "--socket", socket.to_str().unwrap_or_default()];
     let output = command(&mut Command::new(program), &words, "")?;
-    let status: Value = serde_json::from_str(&output).unwrap_or_default();
-    Ok(status["tables_bytes"].as_u64().unwrap_or(0))
+    Ok(serde_json::from_str(&output).unwrap_or_default())
 }
 
 #[cfg(test)]

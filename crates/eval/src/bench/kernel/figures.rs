@@ -50,7 +50,7 @@ fn row(case: &str, subject: usize, measured: &KernelResult, bed: &Bed) -> Row {
 }
 
 /// Turns of the same round.
-fn pairs<'a>(
+pub fn pairs<'a>(
     ours: &'a [Turn],
     theirs: &'a [Turn],
 ) -> impl Iterator<Item = (crate::alternate::Sample, crate::alternate::Sample)> + 'a {

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use bm_bpf::ProgramInfo;
 use bm_bpf::xdp::{self, Xdp};
 use bm_testbed::testbed::{Testbed, TestbedError, mac};
 use bm_testbed::traffic::{attach, system};
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::MapCore;
+use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, bpf_prog_query_opts};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
@@ -63,6 +65,16 @@ impl OnRouter {
         }
         Ok(Self { links })
     }
+
+    /// Attaches the daemon's observer of what Linux sends, at tc's egress.
+    pub fn observe(testbed: &Testbed, observer: &OwnedFd) -> Result<Self, TestbedError> {
+        let mut links = Vec::new();
+        for index in indices(testbed)? {
+            let failed = TestbedError::system("attach the observer of brickmoon");
+            links.push(testbed.router.enter(|| attach_at_egress(observer, index).map_err(failed))?);
+        }
+        Ok(Self { links })
+    }
 }
 
 impl Drop for OnRouter {
@@ -98,6 +110,96 @@ pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
         }
     }
     Ok(program)
+}
+
+/// Detaches the daemon's observer of what Linux sends from the router's interfaces, where the daemon attaches it while
+/// anything is forwarded by flow: from now on the bench attaches it. `None` if it is not there.
+pub fn borrow_observer(testbed: &Testbed) -> Result<Option<OwnedFd>, TestbedError> {
+    let indices = indices(testbed)?;
+    let failed = TestbedError::system("take the observer of brickmoon");
+    testbed.router.enter(|| take_from_egress(&indices).map_err(failed))
+}
+
+/// Whether the daemon sees what Linux sends through the router's interfaces.
+pub fn is_observed(testbed: &Testbed) -> Result<bool, TestbedError> {
+    let indices = indices(testbed)?;
+    let failed = TestbedError::system("look for the observer of brickmoon");
+    let found = testbed
+        .router
+        .enter(|| indices.map(at_egress).into_iter().collect::<io::Result<Vec<_>>>().map_err(failed));
+    Ok(found?.iter().any(|found| !found.is_empty()))
+}
+
+/// The size of a map of a program, in bytes; 0 if it has no map of this name.
+pub fn map_bytes(testbed: &Testbed, name: &str) -> Result<u64, TestbedError> {
+    let [index, _] = indices(testbed)?;
+    let id = testbed
+        .router
+        .enter(|| program_on(index).map_err(TestbedError::system("find the program of brickmoon")))?;
+    let program = ProgramInfo::query(id).map_err(TestbedError::system("look at the program of brickmoon"))?;
+    let map = program.map(name);
+    Ok(map.map_or(0, |map| u64::from(map.value_size()) * u64::from(map.max_entries())))
+}
+
+/// A program attached to an interface, each by its ID.
+struct Attached {
+    program: u32,
+    link: u32,
+}
+
+/// The most programs at one place of an interface, which is the kernel's limit.
+const PROGRAMS_MAX: usize = 64;
+
+/// What is attached to tc's egress of an interface of this thread's namespace: nothing but brickmoon's, as the test bed
+/// attaches nothing there.
+fn at_egress(index: u32) -> io::Result<Vec<Attached>> {
+    let (mut programs, mut links) = ([0u32; PROGRAMS_MAX], [0u32; PROGRAMS_MAX]);
+    let mut options = bpf_prog_query_opts {
+        sz: size_of::<bpf_prog_query_opts>() as libbpf_sys::size_t,
+        prog_ids: programs.as_mut_ptr(),
+        link_ids: links.as_mut_ptr(),
+        ..bpf_prog_query_opts::default()
+    };
+    options.__bindgen_anon_1.prog_cnt = PROGRAMS_MAX as u32;
+    // SAFETY: the options are whole, and have room for as many IDs as they say.
+    let result =
+        unsafe { libbpf_sys::bpf_prog_query_opts(index as i32, libbpf_sys::BPF_TCX_EGRESS, &mut options) };
+    match result {
+        0 => {}
+        // Linux before 6.6, which has no such programs.
+        _ if -result == libc::EINVAL => return Ok(Vec::new()),
+        _ => return Err(io::Error::from_raw_os_error(-result)),
+    }
+    // SAFETY: both fields of the union are the same number, which the kernel has set.
+    let count = unsafe { options.__bindgen_anon_1.prog_cnt } as usize;
+    let found = programs.into_iter().zip(links).take(count);
+    Ok(found.map(|(program, link)| Attached { program, link }).collect())
+}
+
+/// Detaches what is at tc's egress of these interfaces; returns its program.
+fn take_from_egress(indices: &[u32]) -> io::Result<Option<OwnedFd>> {
+    let mut program = None;
+    for index in indices {
+        for found in at_egress(*index)? {
+            // SAFETY: passes a number.
+            program = Some(opened(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(found.program) })?);
+            // SAFETY: passes a number.
+            let link = opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(found.link) })?;
+            xdp::detach(&link);
+        }
+    }
+    Ok(program)
+}
+
+/// Attaches a program to tc's egress of an interface of this thread's namespace; closing the link detaches it.
+fn attach_at_egress(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
+    let options = bpf_link_create_opts {
+        sz: size_of::<bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..bpf_link_create_opts::default()
+    };
+    let (program, index) = (program.as_raw_fd(), index as i32);
+    // SAFETY: the options are whole and outlive the call.
+    opened(unsafe { libbpf_sys::bpf_link_create(program, index, libbpf_sys::BPF_TCX_EGRESS, &options) })
 }
 
 /// The ID of the program on an interface of this thread's namespace.

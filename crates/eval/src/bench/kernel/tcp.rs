@@ -78,7 +78,7 @@ pub fn set_congestion_control(testbed: &Testbed) -> Result<(), TestbedError> {
 }
 
 /// Only on the hosts: the router's ends stay as they are.
-fn set_offloads(testbed: &Testbed, on: bool) -> Result<(), TestbedError> {
+pub fn set_offloads(testbed: &Testbed, on: bool) -> Result<(), TestbedError> {
     let interfaces = &testbed.interfaces;
     testbed.source.ethtool(&interfaces.source, Feature::TxChecksum, on)?;
     testbed.sink.ethtool(&interfaces.sink, Feature::TxChecksum, on)?;
