@@ -149,14 +149,13 @@ impl Selected {
             connections: tcp::Case::ALL.to_vec(),
             users: user::Case::ALL.to_vec(),
             autos: auto::Case::all(),
-            flows: flows::Case::ALL.to_vec(),
+            flows: flows::Case::selected(options),
         };
         selected.routers.retain(|case| options.wants(&case.name()));
         selected.switches.retain(|case| options.wants(case.name));
         selected.connections.retain(|case| options.wants(case.name));
         selected.users.retain(|case| options.wants(case.name));
         selected.autos.retain(|case| is_asked && options.wants(&case.name));
-        selected.flows.retain(|case| is_asked && options.wants(case.name));
         selected
     }
 

@@ -31,8 +31,7 @@ use super::figures::{pairs, with_spread};
 use super::rivals::{OnRouter, borrow_observer, borrow_program, is_observed, map_bytes};
 use super::{KernelOptions, check_arrived, one_route};
 use crate::alternate::{Series as Rates, spread, take_turns};
-use crate::bench::BenchError;
-use crate::bench::rounded;
+use crate::bench::{BenchError, Options, rounded};
 use crate::demo::daemon::Daemon;
 use crate::measure::Measure;
 use crate::program::router;
@@ -58,12 +57,21 @@ pub struct Case {
 }
 
 impl Case {
+    /// The last one is that whose connections Linux takes seconds to delete, in which it starts and stops no daemon.
     pub const ALL: [Self; 4] = [
         Self { name: "flows-1", connections: Some(1) },
         Self { name: "flows-10000", connections: Some(10_000) },
-        Self { name: "flows-1000000", connections: Some(1_000_000) },
         Self { name: "flows-new", connections: None },
+        Self { name: "flows-1000000", connections: Some(1_000_000) },
     ];
+
+    /// The cases that are asked for: one by its whole name, which the names of others may contain, or several.
+    pub fn selected(options: &Options) -> Vec<Self> {
+        let wanted = options.case.as_deref();
+        let one = Self::ALL.into_iter().find(|case| wanted == Some(case.name));
+        let several = Self::ALL.into_iter().filter(|case| wanted.is_some() && options.wants(case.name));
+        one.map_or_else(|| several.collect(), |case| vec![case])
+    }
 }
 
 /// Measures these cases; what it takes to establish a million connections is not counted in the time.
@@ -217,4 +225,21 @@ fn start_daemon(testbed: &Testbed, options: &KernelOptions, flows: usize) -> Res
         arguments.extend(["--port".into(), port.into()]);
     }
     Ok(Daemon::start_in(&testbed.router, folder, &program, &arguments)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_name_selects_one_case() {
+        let names = |wanted: Option<&str>| {
+            let options = Options { case: wanted.map(Into::into), ..Options::default() };
+            Case::selected(&options).iter().map(|case| case.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Some("flows-1")), ["flows-1"]);
+        assert_eq!(names(Some("flows-10")), ["flows-10000", "flows-1000000"]);
+        assert_eq!(names(Some("flows")).len(), 4);
+        assert!(names(None).is_empty());
+    }
 }

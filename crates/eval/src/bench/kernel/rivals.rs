@@ -216,3 +216,55 @@ fn opened(fd: i32) -> io::Result<OwnedFd> {
         error => Err(io::Error::from_raw_os_error(-error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bm_testbed::testbed::{TestbedOptions, require_root};
+    use libbpf_rs::libbpf_sys::bpf_insn;
+
+    use super::*;
+
+    /// A program for tc that leaves every packet to those behind it: r0 = TCX_NEXT; exit.
+    fn passes() -> OwnedFd {
+        let code = [
+            bpf_insn { code: 0xb7, imm: -1, ..bpf_insn::default() },
+            bpf_insn { code: 0x95, ..bpf_insn::default() },
+        ];
+        // SAFETY: the instructions and both strings are whole and outlive the call; options are not needed.
+        let program = unsafe {
+            libbpf_sys::bpf_prog_load(
+                libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+                c"passes".as_ptr(),
+                c"GPL".as_ptr(),
+                code.as_ptr(),
+                code.len() as libbpf_sys::size_t,
+                std::ptr::null_mut(),
+            )
+        };
+        opened(program).unwrap()
+    }
+
+    #[test]
+    fn an_observer_is_taken_and_attached_again() {
+        if require_root().is_err() {
+            return eprintln!("skipped an_observer_is_taken_and_attached_again: needs root");
+        }
+        let (prefix, tag) = ("bm-rivals".into(), "rv".into());
+        let testbed = Testbed::up(&TestbedOptions { prefix, tag, next_hops: 1 }).unwrap();
+        assert!(borrow_observer(&testbed).unwrap().is_none());
+        let Ok(theirs) = OnRouter::observe(&testbed, &passes()) else {
+            return eprintln!(
+                "skipped an_observer_is_taken_and_attached_again: Linux has no links at tc before 6.6"
+            );
+        };
+        assert!(is_observed(&testbed).unwrap());
+        let taken = borrow_observer(&testbed).unwrap().unwrap();
+        assert!(!is_observed(&testbed).unwrap());
+        let ours = OnRouter::observe(&testbed, &taken).unwrap();
+        // The links of those from whom it was taken have nothing to detach any more.
+        drop(theirs);
+        assert!(is_observed(&testbed).unwrap());
+        drop(ours);
+        assert!(!is_observed(&testbed).unwrap());
+    }
+}
