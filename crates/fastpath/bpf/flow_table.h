@@ -22,7 +22,7 @@ struct flow_head {
 	__u32 generation; /* of nftables that entries hold for; compared with the kernel's own */
 	__u32 epoch;	  /* entries of another one are void; never 0 */
 	__u32 families;	  /* whose packets may use flows now */
-	__u32 unused;
+	__u32 until;	  /* jiffies (low 32 bits) from which on no flow is used, unless the thread renews it */
 	__u64 key[2]; /* secret of the hash, odd */
 	__u8 rest[4096 - 32];
 };

@@ -198,7 +198,8 @@ static __always_inline bool goes_by_flow(context *ctx, const struct packet *pack
 	if (!(packet->ingress->flags & BY_FLOW))
 		return false;
 	head = bpf_map_lookup_elem(&flows, &zero);
-	return head && head->families & family && head->generation == ruleset_now(ctx);
+	return head && head->families & family && (__s32)(head->until - (__u32)bpf_jiffies64()) > 0 &&
+	       head->generation == ruleset_now(ctx);
 }
 
 /*

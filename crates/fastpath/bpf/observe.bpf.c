@@ -32,6 +32,7 @@ struct net_device {
 struct sk_buff {
 	struct net_device *dev;
 	unsigned long _nfct;
+	__u8 redirected : 1;
 } OF_KERNEL;
 
 struct nf_conntrack_zone {
@@ -240,6 +241,9 @@ int bm_observe_tc(struct __sk_buff *ctx)
 	if (!(head->families & family) || (report.protocol != IPPROTO_TCP && report.protocol != IPPROTO_UDP))
 		return TCX_NEXT;
 	skb = bpf_cast_to_kern_ctx(ctx);
+	/* By a program at tc, ours above all: Linux has not decided about it. */
+	if (BPF_CORE_READ_BITFIELD_PROBED(skb, redirected))
+		return TCX_NEXT;
 	report.generation = skb->dev->nd_net.net->nft.base_seq;
 	if (report.generation != head->generation)
 		return TCX_NEXT;

@@ -52,6 +52,11 @@ impl Lease {
         }
     }
 
+    /// Until when the program may forward: the low 32 bits of the jiffies.
+    pub fn until(&self) -> u32 {
+        self.views.head().alive_until.load(Acquire) as u32
+    }
+
     /// Makes the program leave everything to Linux from now on, until [`Self::renew`].
     pub fn expire(&self) {
         let head = self.views.head();

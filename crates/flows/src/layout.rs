@@ -35,7 +35,8 @@ pub(crate) struct Head {
     pub epoch: AtomicU32,
     /// Whose packets may use flows now.
     pub families: AtomicU32,
-    unused: AtomicU32,
+    /// Jiffies (low 32 bits) from which on no flow is used.
+    pub until: AtomicU32,
     /// The secret of the hash, odd.
     pub key: [AtomicU64; 2],
     rest: [AtomicU8; PAGE - 32],

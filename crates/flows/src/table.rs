@@ -264,6 +264,11 @@ impl Table {
         self.area.head().generation.store(generation, Release);
     }
 
+    /// Lets programs use flows until the jiffies have these low 32 bits, and no longer.
+    pub fn set_until(&self, jiffies: u32) {
+        self.area.head().until.store(jiffies, Relaxed);
+    }
+
     /// Whether packets may use flows now: of IPv4, of IPv6.
     pub fn families(&self) -> [bool; 2] {
         let families = self.area.head().families.load(Relaxed);

@@ -267,6 +267,11 @@ impl Conversation {
         if protocol == TCP { sender.segment(ACK | PSH, &data) } else { sender.datagram(&data) }
     }
 
+    /// A frame of one end that says nothing new: the next one that it says is the same as if this had not been sent.
+    pub fn repeat(&self, by_opener: bool) -> Vec<u8> {
+        self.clone().say(by_opener, 0)
+    }
+
     fn sender(&mut self, by_opener: bool) -> &mut Host {
         let (sender, other) = if by_opener {
             (&mut self.opener, self.answerer.sequence)

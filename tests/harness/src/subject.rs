@@ -240,6 +240,11 @@ impl Router<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
+    /// How many flows brickmoon has; 0 for Linux.
+    pub fn flows(&self) -> u64 {
+        self.json(&["status"])["flows"]["flows"].as_u64().unwrap_or_default()
+    }
+
     /// Frames that brickmoon itself has sent, on all ports; 0 for Linux.
     pub fn sent(&self) -> u64 {
         let ports = self.json(&["show", "ports"]);

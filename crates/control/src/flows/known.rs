@@ -32,13 +32,15 @@ pub(super) struct KnownConnection {
     pub used: Instant,
     /// Whether they were since the timeout was set.
     pub used_since: bool,
+    /// Bytes that its flows had forwarded when Linux was told last not to compare them with windows.
+    pub told_bytes: u64,
 }
 
 impl KnownConnection {
     /// A connection whose timeout has just been set.
     pub fn new(key: Option<ConnectionKey>, mark: u32, timeout: Duration, now: Instant) -> Self {
         let (refreshed, used, used_since) = (now, now, false);
-        Self { key, mark, timeout, flows: [None; FLOWS_MAX], refreshed, used, used_since }
+        Self { key, mark, timeout, flows: [None; FLOWS_MAX], refreshed, used, used_since, told_bytes: 0 }
     }
 
     /// Its flows.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::{ClearedFlows, Error, FlowQuery, Flows, FlowsState};
-use bm_fastpath::{FlowArea, ReportReader};
+use bm_fastpath::{FlowArea, Lease, ReportReader};
 use bm_flows::Table;
 use bm_graph::Waker;
 use bm_sys::Mutex;
@@ -113,7 +113,7 @@ impl FlowThread {
     pub fn start(area: FlowArea, awake: impl Fn() + Send + 'static) -> Result<Self, Error> {
         let waker = Waker::new().map_err(Error::new)?;
         let (orders, ordered) = mpsc::channel();
-        let FlowArea { memory, max, reports } = area;
+        let FlowArea { memory, max, reports, lease } = area;
         let table = Table::new(memory, max).map_err(Error::new)?;
         let grace = KernelGrace::start().map_err(Error::new)?;
         let linux = KernelConnections::open().map_err(Error::new)?;
@@ -123,7 +123,7 @@ impl FlowThread {
         let thread = builder.spawn(move || match reports.reader() {
             Ok(reports) => {
                 let learner = Learner::new(linux, grace, table);
-                run(learner, &reports, &Desk { ordered, waker, state }, &awake);
+                run(learner, &reports, &lease, &Desk { ordered, waker, state }, &awake);
             }
             Err(error) => tracing::error!(%error, "no flows are learned: cannot read what Linux sends"),
         });
@@ -153,7 +153,7 @@ struct Desk {
     state: Arc<Mutex<FlowsState>>,
 }
 
-fn run(mut learner: KernelLearner, reports: &ReportReader, desk: &Desk, awake: &dyn Fn()) {
+fn run(mut learner: KernelLearner, reports: &ReportReader, lease: &Lease, desk: &Desk, awake: &dyn Fn()) {
     let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     let mut next = Instant::now();
     let mut steps = 0;
@@ -164,6 +164,8 @@ fn run(mut learner: KernelLearner, reports: &ReportReader, desk: &Desk, awake: &
             learner.table.set_families([false; 2]);
             return;
         }
+        // When the daemon is gone, another process may renew the lease of the tables, but nobody follows connections.
+        learner.table.set_until(lease.until());
         let now = Instant::now();
         read_reports(&mut learner, reports, now);
         learner.read_events(now);

@@ -23,6 +23,7 @@ use super::{Kernel, program};
 use crate::attach;
 use crate::configuration::Configuration;
 use crate::error::KernelError;
+use crate::lease::Lease;
 use crate::maps;
 use crate::reports::{self, Reports};
 
@@ -58,6 +59,8 @@ pub struct FlowArea {
     /// The most flows that there may be.
     pub max: usize,
     pub reports: Reports,
+    /// Until when flows may be used ([`bm_flows::Table::set_until`]): as long as the tables that packets are routed by.
+    pub lease: Lease,
 }
 
 /// Why packets cannot be forwarded by flow on this machine; `None` if they can.
@@ -148,7 +151,8 @@ impl Kernel {
         let memory = Map::file(&table, 0, bytes.next_multiple_of(4096), Access::ReadWrite)
             .map_err(bm_bpf::Error::system("mapping the table of flows into memory"))?;
         let reports = reports::create().map_err(&failed)?;
-        let area = FlowArea { memory, max, reports: Reports::of(&reports).map_err(&failed)? };
+        let lease = self.lease().map_err(bm_bpf::Error::system("mapping the time it may run"))?;
+        let area = FlowArea { memory, max, reports: Reports::of(&reports).map_err(&failed)?, lease };
         let (observer, links) = (None, BTreeMap::new());
         self.flows = Some(FlowMaps { table, reports, max, observer, links });
         Ok(area)

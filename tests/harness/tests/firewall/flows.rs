@@ -83,7 +83,7 @@ impl Bed<'_> {
         let known = || {
             let status = self.router.json(&["status"]);
             let tracked = self.lab.rtr.setting("net.netfilter.nf_conntrack_count");
-            if tracked == "0" { status["flows"]["count"].as_u64().unwrap_or_default() } else { 0 }
+            if tracked == "0" { status["flows"]["flows"].as_u64().unwrap_or_default() } else { 0 }
         };
         while self.router.is_brickmoon() && known() > 0 {
             assert!(begin.elapsed() < PATIENCE, "flows without connections\n{}", self.router.status_text());

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use table::{Fast, Opens, SETUPS, Setup};
 
 /// Whether the kernel path knows flows.
-pub(crate) const FLOWS: bool = false;
+pub(crate) const FLOWS: bool = true;
 /// Whether workers do.
 pub(crate) const FLOWS_OF_WORKERS: bool = false;
 
@@ -94,6 +94,22 @@ fn sent(router: &Router) -> u64 {
     last
 }
 
+/// Sends packets that say nothing new until both directions of both connections go by flow.
+fn wait_for_flows(lab: &Lab, router: &Router, both: &[Conversation; 2]) -> Result<(), String> {
+    let begin = Instant::now();
+    while router.flows() < 4 {
+        if begin.elapsed() > PATIENCE {
+            return Err(format!("{} flows of 4 after {PATIENCE:?}", router.flows()));
+        }
+        for (conversation, by_opener) in both.iter().flat_map(|one| [(one, true), (one, false)]) {
+            let frame = conversation.repeat(by_opener);
+            conversation.cross(lab, by_opener, vec![frame], &mut Vec::new())?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Establishes both connections, and lets packets pass.
 fn converse(lab: &Lab, router: &Router, setup: &Setup, number: usize) -> Result<Outcome, String> {
     let mut seen = Vec::new();
@@ -102,6 +118,9 @@ fn converse(lab: &Lab, router: &Router, setup: &Setup, number: usize) -> Result<
         Conversation::open(lab, protocol, opener, to, &mut seen)
     });
     let mut both = [first?, second?];
+    if setup.fast == Fast::ByFlows && FLOWS && router.is_kernel() {
+        wait_for_flows(lab, router, &both)?;
+    }
     let before = sent(router);
     let count = talk(lab, &mut both, number as u64, &mut seen)?;
     let by_itself = sent(router) - before;

@@ -31,7 +31,7 @@ fn world(flows: bool, list: &[LinuxOnly]) -> World {
     let mut world = World::new();
     for ifindex in [history::ALL, 1, 2] {
         for family in [2, 10] {
-            world.tell(history::netconf_of(family, ifindex, FORWARDING, true));
+            world.tell(history::netconf_of(family, ifindex, FORWARDING, 1));
         }
     }
     world.compiler.set_flows(flows);

@@ -4,11 +4,15 @@ use std::time::Instant;
 
 use bm_conntrack::Update;
 
-use super::super::check::UNTRACKED_IDLE;
+use super::super::check::{TCP, UNTRACKED_IDLE};
 use super::super::counts::Ended;
 use super::super::known::{ConnectionKey, KnownConnection};
 use super::super::linux::{Connections, GracePeriods};
 use super::{Learner, UPDATES};
+
+/// Bytes of a connection after which Linux is told again not to compare sequence numbers with what it has seen: RST is invalid
+/// 2 GiB later.
+const UNSEEN_MAX: u64 = 512 << 20;
 
 /// In so many steps all connections are looked at.
 pub(in crate::flows) const STEPS: usize = 10;
@@ -33,9 +37,11 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     /// Looks whether the flows of a connection were used; returns the timeout to set.
     fn look(&mut self, place: usize, now: Instant) -> Option<Update> {
         let flows: Vec<_> = self.known.get_mut(place)?.flows().collect();
-        let mut is_used = false;
+        let (mut is_used, mut bytes) = (false, 0);
         for index in flows {
-            let packets = self.table.get(index).packets;
+            let record = self.table.get(index);
+            let packets = record.packets;
+            bytes += record.bytes;
             let Some(flow) = self.known.flow_mut(index) else { continue };
             if flow.packets != packets {
                 (flow.packets, flow.used, is_used) = (packets, now, true);
@@ -51,7 +57,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             }
             return None;
         };
-        due(connection, key, is_used, now)
+        due(connection, key, is_used, bytes, now)
     }
 
     fn send(&mut self, updates: &[Update]) {
@@ -71,9 +77,16 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
 
 /// The timeout to set of a connection, if any: a new one while it is used, once a quarter of the last one has passed; and
 /// what is left of it when it has become idle.
-fn due(connection: &mut KnownConnection, key: ConnectionKey, is_used: bool, now: Instant) -> Option<Update> {
+fn due(
+    connection: &mut KnownConnection,
+    key: ConnectionKey,
+    is_used: bool,
+    bytes: u64,
+    now: Instant,
+) -> Option<Update> {
     let since_refresh = now.saturating_duration_since(connection.refreshed);
     let is_due = match is_used {
+        _ if bytes - bytes.min(connection.told_bytes) > UNSEEN_MAX => true,
         true => since_refresh > connection.timeout / 4,
         false => connection.used_since,
     };
@@ -82,8 +95,8 @@ fn due(connection: &mut KnownConnection, key: ConnectionKey, is_used: bool, now:
     }
     let idle = now.saturating_duration_since(connection.used);
     let timeout = connection.timeout.saturating_sub(idle).as_secs().max(1);
-    (connection.refreshed, connection.used_since) = (now, false);
+    (connection.refreshed, connection.used_since, connection.told_bytes) = (now, false, bytes);
     let ConnectionKey { original, zone } = key;
     let timeout_s = Some(u32::try_from(timeout).unwrap_or(u32::MAX));
-    Some(Update { original, zone, timeout_s, liberal: false, status: None })
+    Some(Update { original, zone, timeout_s, liberal: original.protocol == TCP, status: None })
 }

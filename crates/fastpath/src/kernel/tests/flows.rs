@@ -1,6 +1,7 @@
 //! Packets that are forwarded by flow: what is translated, what ends a flow, and what is left to Linux.
 
 use super::*;
+use crate::kernel::attended::jiffies;
 use bm_flows::{Action as FlowAction, FlowIndex, Insert, Key, Table};
 use bm_wire::checksum::checksum;
 use bm_wire::protocol;
@@ -25,6 +26,7 @@ fn by_flow() -> Option<(Lab, Table)> {
     }
     let area = lab.kernel.take_flows(FLOWS).unwrap();
     let table = Table::new(area.memory, area.max).unwrap();
+    table.set_until(area.lease.until());
     table.set_generation(GENERATION);
     table.set_families([true, true]);
     let input = &mut lab.configuration.interfaces[0];
@@ -254,6 +256,11 @@ fn flows_hold_for_one_ruleset_one_family_and_one_way_out() {
     table.set_families([false, true]);
     lab.check_linux(&data, "linux_firewall");
     table.set_families([true, false]);
+    // The thread that learns flows has ended, and another process watches over the tables.
+    let lease = lab.kernel.lease().unwrap();
+    table.set_until(lease.until().wrapping_sub(jiffies(Duration::from_secs(3600))));
+    lab.check_linux(&data, "linux_firewall");
+    table.set_until(lease.until());
     assert_eq!(lab.pass(&data).0, XDP_REDIRECT);
     table.remove(index);
     flow.out = 0;
