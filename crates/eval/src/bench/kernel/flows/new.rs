@@ -27,6 +27,8 @@ use crate::report::Row;
 
 /// Time for start and end of the daemon in a turn.
 const OVERHEAD: Duration = Duration::from_millis(1500);
+/// Pause before each turn, after which the router has forgotten the connections of the turn before.
+const PAUSE: Duration = Duration::from_millis(1500);
 const WARM_UP: Duration = Duration::from_millis(400);
 const SLOT_MIN: Duration = Duration::from_millis(500);
 const SLOT_MAX: Duration = Duration::from_secs(3);
@@ -48,7 +50,7 @@ pub fn measure(options: &KernelOptions, case: &str, whole: Duration) -> Result<V
     tcp::set_offloads(&testbed, true)?;
     established::set_rules(&testbed)?;
     forget_closed(&testbed)?;
-    let beside = (OVERHEAD + WARM_UP) * 2;
+    let beside = (OVERHEAD + PAUSE + WARM_UP) * 2;
     let runs = (whole.as_secs_f64() / (beside + 2 * SLOT_MIN).as_secs_f64()) as u32;
     let runs = runs.clamp(3, 15);
     let slot = (whole / runs).saturating_sub(beside) / 2;
@@ -98,6 +100,7 @@ fn turn(
     with_daemon: bool,
     slot: Duration,
 ) -> Result<f64, BenchError> {
+    interrupt::sleep(PAUSE).map_err(TestbedError::from)?;
     if !with_daemon {
         return connections(testbed, slot);
     }
