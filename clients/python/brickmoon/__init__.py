@@ -560,13 +560,13 @@ class Flow(_Flow, total=False):
 
 class FlowTuple(TypedDict):
     """Source and destination of packets."""
-    # Source address.
+    # The address that they come from.
     source: str
-    # Source port.
+    # Of TCP or UDP.
     source_port: int
-    # Destination address.
+    # The address that they go to.
     destination: str
-    # Destination port.
+    # Of TCP or UDP.
     destination_port: int
 
 

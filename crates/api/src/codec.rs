@@ -4,6 +4,11 @@ use crate::Error;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// For fields that are written only if they are true.
+pub(crate) fn is_false(value: &bool) -> bool {
+    !value
+}
+
 /// Encodes a reply as JSON.
 ///
 /// # Errors

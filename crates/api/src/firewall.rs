@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::is_false;
+use crate::codec::is_false;
 
 /// Packets that Linux's firewall, IPsec policies or traffic control may drop, change, delay or count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

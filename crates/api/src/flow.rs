@@ -68,13 +68,13 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowTuple {
-    /// Source address.
+    /// The address that they come from.
     pub source: IpAddr,
-    /// Source port.
+    /// Of TCP or UDP.
     pub source_port: u16,
-    /// Destination address.
+    /// The address that they go to.
     pub destination: IpAddr,
-    /// Destination port.
+    /// Of TCP or UDP.
     pub destination_port: u16,
 }
 

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::is_false;
 use crate::{
     Apps, Cleared, ClearedFlows, Cluster, Collectors, Drops, Explanation, Filters, FlowQuery, Flows, Hooks,
     IpsecPolicies, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping,
@@ -257,10 +258,6 @@ pub struct StopQuery {
 
 /// What is left out of a query, since it is the default.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-pub(crate) fn is_false(value: &bool) -> bool {
-    !value
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

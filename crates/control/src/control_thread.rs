@@ -305,8 +305,10 @@ impl Handle {
     /// If it may not be.
     pub fn set_counters(&self, counters: Counters) -> Result<(), Error> {
         let applied = self.follower.as_ref().is_none_or(|follower| follower.set_counters(counters));
-        let refused = || Error::new("the thread that follows Linux's firewall does not answer");
-        applied.then_some(()).ok_or_else(refused)
+        match applied {
+            true => Ok(()),
+            false => Err(Error::new("the thread that follows Linux's firewall does not answer")),
+        }
     }
 
     fn step_for_firewall(&self) {

@@ -12,7 +12,7 @@ pub struct ReportedTuple {
 }
 
 impl ReportedTuple {
-    /// That of packets of the other direction.
+    /// Addresses and ports of packets of the other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -56,7 +56,7 @@ pub struct ReportedConnection {
     pub zone: u16,
     /// Whether the packet is of the other direction than the first one.
     pub is_reply: bool,
-    /// Its mark.
+    /// `ct mark`.
     pub mark: u32,
     /// Bits of its status (`IPS_*`).
     pub status: u32,

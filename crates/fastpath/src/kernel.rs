@@ -17,6 +17,7 @@ use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
 use crate::grace;
+use crate::jiffies::jiffies;
 use crate::layout::{
     self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, INGRESSES, INTERFACES, SOURCES4_ROOMS, SOURCES6_ROOMS, View,
     Views,
@@ -90,7 +91,7 @@ impl Kernel {
         let unresolved = unresolved::create().map_err(&failed)?;
         let mapped =
             MappedViews::map(&views).map_err(bm_bpf::Error::system("mapping the tables into memory"))?;
-        mapped.head().grace_jiffies.store(attended::jiffies(grace), Relaxed);
+        mapped.head().grace_jiffies.store(jiffies(grace), Relaxed);
         let object = object::load(
             AttachType::Xdp,
             With {
@@ -352,7 +353,7 @@ use object::{With, find, program};
 use place::switch;
 
 pub use adapt::ChangedAttachment;
-pub use flows::{FlowArea, flows_grace, why_no_flows};
+pub use flows::{FlowArea, why_no_flows};
 pub(crate) use object::forwards;
 pub use place::TakenOver;
 pub use trial::Verdict;

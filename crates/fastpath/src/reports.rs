@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use bm_bpf::RingReader;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
-use rustix::time::{ClockId, clock_getres};
 
 use crate::flows::{Report, ReportedConnection, ReportedTuple};
+use crate::jiffies;
 
 /// The map's name in the program.
 pub(crate) const MAP: &str = "reports";
@@ -65,11 +65,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Jiffies in a second (CONFIG_HZ), from the kernel's coarse clocks, which advance once per jiffy.
-fn jiffies_per_second() -> u32 {
-    (1_000_000_000 / clock_getres(ClockId::MonotonicCoarse).tv_nsec.max(1)) as u32
-}
-
 /// `struct report`; `None` for other bytes.
 fn parse(bytes: &[u8]) -> Option<Report> {
     let bytes: &[u8; REPORT] = bytes.try_into().ok()?;
@@ -82,7 +77,7 @@ fn parse(bytes: &[u8]) -> Option<Report> {
     let (input, output, mark) = (fields.number()?, fields.number()?, fields.number()?);
     let (connection_mark, generation, status) = (fields.number()?, fields.number()?, fields.number()?);
     // Of an overdue one it is negative.
-    let timeout_s = fields.number()?.cast_signed().max(0).cast_unsigned() / jiffies_per_second();
+    let timeout_s = fields.number()?.cast_signed().max(0).cast_unsigned() / jiffies::per_second();
     let zone = u16::from_ne_bytes(*fields.take()?);
     let (_zone_flags, _zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
     let (protocol, is_reply) = (fields.byte()?, fields.byte()? != 0);
@@ -167,7 +162,7 @@ mod tests {
         bytes.extend(tuple([198, 51, 100, 7], 80, [203, 0, 113, 1], 40_000));
         bytes.extend([&[203, 0, 113, 1][..], &[0; 12], &[198, 51, 100, 7], &[0; 12]].concat());
         bytes.extend([40_000u16.to_be_bytes(), 80u16.to_be_bytes()].concat());
-        let two_seconds = 2 * jiffies_per_second();
+        let two_seconds = 2 * jiffies::per_second();
         bytes.extend([2u32, 3, 4, 5, 6, 7, two_seconds].into_iter().flat_map(u32::to_ne_bytes));
         bytes.extend([9, 0, 0, 3, 4, 6, 0, 1, 3, 0, 0, 0, 8, 0, 0, 0]);
         let report = parse(&bytes).unwrap();

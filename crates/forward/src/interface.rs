@@ -32,8 +32,8 @@ pub struct Interface {
     pub forward_ipv6: bool,
     /// Families, IPv4 first, that only Linux may handle when they arrive here; these are not forwarded.
     pub linux_only_in: [bool; 2],
-    /// Those of [`linux_only_in`](Self::linux_only_in) of which Linux only has to decide about packets of unknown flows: the
-    /// kernel path repeats what it decided about the others.
+    /// Families among [`linux_only_in`](Self::linux_only_in) of which Linux only has to decide about packets of unknown
+    /// flows: the kernel path repeats what it decided about the others.
     pub by_flow: [bool; 2],
     /// Families, IPv4 first, of which only Linux may handle fragments that come in here: it reassembles them.
     pub linux_only_fragments: [bool; 2],

@@ -131,6 +131,11 @@ impl Subject {
         self.start_on(lab, &SIDES.map(|side| side.router()))
     }
 
+    /// Starts it with flows turned on.
+    pub fn start_with_flows<'a>(&self, lab: &'a Lab) -> Router<'a> {
+        self.start_with(lab, &SIDES.map(|side| side.router()), "[flows]\nmode = \"auto\"\n")
+    }
+
     /// Starts it with only these ports.
     pub fn start_on<'a>(&self, lab: &'a Lab, ports: &[&str]) -> Router<'a> {
         self.start_with(lab, ports, "")

@@ -50,7 +50,7 @@ pub(super) struct Enforced {
 
 impl Enforced {
     /// What a list asks for. With `flows` there is a table of flows.
-    pub fn from_list(list: &[LinuxOnly], flows: bool) -> Self {
+    pub(super) fn from_list(list: &[LinuxOnly], flows: bool) -> Self {
         let mut enforced = Self::default();
         for entry in list {
             if flows && let Some(families) = families_by_flow(entry) {
@@ -147,12 +147,12 @@ impl Compiler {
     }
 
     /// Sets whether there is a table of flows. Takes effect with the next [`Self::set_linux_only`].
-    pub fn set_flows(&mut self, flows: bool) {
+    pub(crate) fn set_flows(&mut self, flows: bool) {
         self.flows = flows;
     }
 
     /// Families, IPv4 first, of which Linux only gets packets of unknown flows.
-    pub fn by_flow(&self) -> [bool; 2] {
+    pub(crate) fn by_flow(&self) -> [bool; 2] {
         [0, 1].map(|family| self.interfaces().list.iter().any(|own| own.by_flow[family]))
     }
 

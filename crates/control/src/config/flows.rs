@@ -6,9 +6,9 @@ use super::forms::{Choice, word_or_number};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlowsMode {
     /// Wherever it can be.
-    #[default]
     Auto,
     /// Never: Linux forwards every packet that its firewall may concern.
+    #[default]
     Off,
 }
 
@@ -28,7 +28,7 @@ settings! {
     pub struct Flows {
         /// "auto" repeats what Linux decides where all packets of a flow fare alike, on the kernel path; with "off" Linux
         /// forwards all packets that its firewall may concern.
-        #[setting(mode = "auto", Choice(&FLOWS_MODES), Daemon)]
+        #[setting(mode = "off", Choice(&FLOWS_MODES), Daemon)]
         pub mode: FlowsMode,
         /// How many flows there can be; a connection has two. Each takes about 134 bytes of memory. "auto" is one for each
         /// 64 KiB of the machine's memory, at least 16384 and at most 1000000.

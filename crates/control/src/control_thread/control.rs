@@ -2,6 +2,7 @@
 
 mod answers;
 mod explain;
+mod flows;
 mod publish;
 mod steering;
 mod verify;

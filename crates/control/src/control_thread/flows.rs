@@ -2,21 +2,18 @@
 
 use bm_api::{ClearedFlows, Error, FlowQuery, Flows, FlowsState};
 use bm_fastpath::why_no_flows;
-use bm_firewall::{Match, Traffic};
-use bm_netlink::Change;
 
 use super::Handle;
-use super::control::Control;
 use super::kernel::SharedKernel;
 use super::leases::{Leases, Reason};
 use crate::config::{Config, FlowsMode};
-use crate::flows::{FlowThread, Orders, OwnInterface, Ruleset};
+use crate::flows::{FlowThread, Orders};
 
 /// Whether flows are in use.
 #[derive(Clone, Default)]
 pub(super) struct FlowUse {
     /// Orders to the thread that learns them.
-    orders: Option<Orders>,
+    pub orders: Option<Orders>,
     /// Why there is none.
     why_not: Option<String>,
 }
@@ -35,13 +32,15 @@ impl FlowUse {
     }
 
     /// Whether there is a table of flows.
-    pub fn has_table(&self) -> bool {
+    pub(crate) fn has_table(&self) -> bool {
         self.orders.is_some()
     }
 
     pub fn state(&self) -> FlowsState {
-        let none = || FlowsState { why_not: self.why_not.clone(), ..FlowsState::default() };
-        self.orders.as_ref().map_or_else(none, Orders::state)
+        match &self.orders {
+            Some(orders) => orders.state(),
+            None => FlowsState { why_not: self.why_not.clone(), ..FlowsState::default() },
+        }
     }
 }
 
@@ -65,50 +64,6 @@ fn start(config: &Config, kernel: Option<&SharedKernel>, leases: &Leases) -> Res
         tracing::warn!(%error, "no flows are learned");
         error.to_string()
     })
-}
-
-impl Control {
-    /// Tells the thread that learns flows what the programs have now, and the rules that this was made from.
-    pub(super) fn tell_flows(&mut self) {
-        let Some(orders) = &self.flows.orders else { return };
-        let unknown = self.compiler.linux_only();
-        let by_flow = self.compiler.by_flow();
-        let interfaces = self.compiler.interfaces().list.iter();
-        let now = Ruleset {
-            generation: self.facts.generation,
-            families: [0, 1].map(|family| by_flow[family] && !unknown[family]),
-            interfaces: interfaces
-                .map(|own| OwnInterface { ifindex: own.ifindex, name: own.name.clone() })
-                .collect(),
-            each_packet: self.each_packet(),
-            looks_up_routes: self.facts.looks_up_routes,
-            has_timeouts: self.facts.has_timeouts,
-            untracked: self.facts.untracked,
-        };
-        if self.told_flows.as_ref() != Some(&now) {
-            orders.tell(now.clone());
-            self.told_flows = Some(now);
-        }
-    }
-
-    /// Packets about which Linux decides each time.
-    fn each_packet(&self) -> Vec<Match> {
-        let in_effect = self.linux_only_in_effect();
-        let ruled = in_effect.into_iter().filter(|entry| self.compiler.needs_rules(entry));
-        let matches = ruled.filter_map(|entry| match entry.traffic {
-            Traffic::Matching(of) => Some(of),
-            _ => None,
-        });
-        matches.collect()
-    }
-
-    /// Tells the thread that learns flows of changes of routes and addresses, if rules look these up.
-    pub(super) fn tell_flows_of(&self, changes: &[Change]) {
-        let Some(orders) = self.flows.orders.as_ref().filter(|_| self.facts.looks_up_routes) else { return };
-        if changes.iter().any(|change| !matches!(change, Change::Neighbor(..))) {
-            orders.routes_changed();
-        }
-    }
 }
 
 impl Handle {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Why a flow has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Ended {
+pub(super) enum EndReason {
     /// Linux has forgotten the connection.
     Connection,
     /// The mark or the state of the connection has changed, or its packets leave otherwise.
@@ -48,7 +48,7 @@ pub(super) enum NotLearned {
     Refused,
 }
 
-impl Ended {
+impl EndReason {
     fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -85,12 +85,12 @@ impl NotLearned {
 pub(super) struct Counts {
     pub learned: u64,
     pub full: u64,
-    ended: BTreeMap<Ended, u64>,
+    ended: BTreeMap<EndReason, u64>,
     not_learned: BTreeMap<NotLearned, u64>,
 }
 
 impl Counts {
-    pub fn end(&mut self, why: Ended, flows: usize) {
+    pub fn end(&mut self, why: EndReason, flows: usize) {
         if flows > 0 {
             *self.ended.entry(why).or_default() += flows as u64;
         }
@@ -100,7 +100,7 @@ impl Counts {
         *self.not_learned.entry(why).or_default() += 1;
     }
 
-    /// Ended flows, by the name of the reason.
+    /// EndReason flows, by the name of the reason.
     pub fn ended(&self) -> BTreeMap<String, u64> {
         self.ended.iter().map(|(why, count)| (why.name().into(), *count)).collect()
     }

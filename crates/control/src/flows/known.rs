@@ -43,7 +43,7 @@ impl KnownConnection {
         Self { key, mark, timeout, flows: [None; FLOWS_MAX], refreshed, used, used_since, told_bytes: 0 }
     }
 
-    /// Its flows.
+    /// Numbers of the entries in the table.
     pub fn flows(&self) -> impl Iterator<Item = FlowIndex> + use<> {
         self.flows.into_iter().flatten()
     }
@@ -93,7 +93,7 @@ impl KnownConnections {
     }
 
     /// A flow in the table.
-    pub fn flow_mut(&mut self, index: FlowIndex) -> Option<&mut KnownFlow> {
+    pub(crate) fn flow_mut(&mut self, index: FlowIndex) -> Option<&mut KnownFlow> {
         self.flows.get_mut(&index)
     }
 
@@ -130,7 +130,7 @@ impl KnownConnections {
     }
 
     /// Forgets a flow that is no longer in the table, and its connection with its last flow; returns whether it was known.
-    pub fn drop_flow(&mut self, index: FlowIndex) -> bool {
+    pub(crate) fn drop_flow(&mut self, index: FlowIndex) -> bool {
         let Some(KnownFlow { place, .. }) = self.flows.remove(&index) else { return false };
         let Some(connection) = self.get_mut(place) else { return true };
         connection.flows.iter_mut().filter(|flow| **flow == Some(index)).for_each(|flow| *flow = None);

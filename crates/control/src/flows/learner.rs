@@ -23,7 +23,7 @@ use bm_fastpath::Report;
 use bm_flows::{FlowIndex, Insert, Key, Table};
 
 use super::check::{Candidate, Checks, ESTABLISHED, TCP, refusal};
-use super::counts::{Counts, Ended, NotLearned};
+use super::counts::{Counts, EndReason, NotLearned};
 use super::filter::FlowFilter;
 use super::known::{ConnectionKey, KnownConnection, KnownConnections};
 use super::linux::{Connections, GracePeriods};
@@ -133,19 +133,19 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         if self.ruleset != ruleset {
             self.filter = FlowFilter::new(&ruleset.each_packet);
             self.ruleset = ruleset;
-            self.void(Ended::Rules, now);
+            self.void(EndReason::Rules, now);
         }
     }
 
     /// Routes or addresses have changed, which rules may look up.
-    pub fn routes_changed(&mut self, now: Instant) {
+    pub(crate) fn routes_changed(&mut self, now: Instant) {
         if self.ruleset.looks_up_routes && !self.table.is_empty() {
-            self.void(Ended::Rules, now);
+            self.void(EndReason::Rules, now);
         }
     }
 
     /// Ends all flows. New ones are learned once nothing is on its way any more that has met what was before.
-    pub fn void(&mut self, why: Ended, now: Instant) {
+    pub fn void(&mut self, why: EndReason, now: Instant) {
         self.counts.end(why, self.table.len());
         self.table.void();
         self.known.clear();
@@ -160,7 +160,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     }
 
     /// Reads settings of conntrack, which Linux does not announce.
-    pub fn read_settings(&mut self, now: Instant) {
+    pub(crate) fn read_settings(&mut self, now: Instant) {
         let settings = match self.linux.settings() {
             Ok(settings) => Some(settings),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -177,7 +177,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         if !had_events {
             self.list();
         }
-        self.void(Ended::Rules, now);
+        self.void(EndReason::Rules, now);
     }
 
     /// Why no flows are learned; `None` if they are.
@@ -199,7 +199,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     }
 
     /// Whether reports are of no use at present.
-    pub fn ignores_reports(&self) -> bool {
+    pub(crate) fn ignores_reports(&self) -> bool {
         self.settles.is_some() || self.why_not().is_some()
     }
 
@@ -309,7 +309,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         let inserted = match self.table.insert(&candidate.key, &candidate.action, candidate.jiffies) {
             Insert::Inserted(index) => Some(index),
             Insert::Renewed { index, replaced } => {
-                self.drop_flow(replaced, Ended::Changed);
+                self.drop_flow(replaced, EndReason::Changed);
                 Some(index)
             }
             Insert::Exists(index) => {
@@ -326,7 +326,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             self.note(candidate, index, now);
         }
         for evicted in self.table.take_evicted() {
-            self.drop_flow(evicted, Ended::Room);
+            self.drop_flow(evicted, EndReason::Room);
         }
     }
 
@@ -339,7 +339,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         });
         if let Some(surplus) = self.known.add_flow(place, index, now) {
             self.table.remove(surplus);
-            self.counts.end(Ended::Room, 1);
+            self.counts.end(EndReason::Room, 1);
         }
     }
 
@@ -349,20 +349,20 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         let owner = place.and_then(|place| self.known.get_mut(place)).map(|connection| connection.key);
         if owner != Some(candidate.connection) {
             self.table.remove(index);
-            self.drop_flow(index, Ended::Changed);
+            self.drop_flow(index, EndReason::Changed);
             self.counts.refuse(NotLearned::State);
         }
     }
 
     /// Forgets a flow that is no longer in the table.
-    fn drop_flow(&mut self, index: FlowIndex, why: Ended) {
+    fn drop_flow(&mut self, index: FlowIndex, why: EndReason) {
         if self.known.drop_flow(index) {
             self.counts.end(why, 1);
         }
     }
 
     /// Ends the flows of a connection.
-    fn forget(&mut self, place: usize, why: Ended) {
+    fn forget(&mut self, place: usize, why: EndReason) {
         let flows = self.known.remove(place);
         for index in &flows {
             self.table.remove(*index);
@@ -371,7 +371,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     }
 
     /// To be called when all reports were learned that had come: events that were read before are not about later ones.
-    pub fn all_learned(&mut self) {
+    pub(crate) fn all_learned(&mut self) {
         self.recent.clear();
     }
 
@@ -385,7 +385,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
                 Arrival::Events(events) => events.iter().for_each(|event| note_event(&mut told, event)),
                 Arrival::Overrun => {
                     tracing::debug!("events of connections were lost: all flows are learned again");
-                    self.void(Ended::Lost, now);
+                    self.void(EndReason::Lost, now);
                     break;
                 }
             }
@@ -400,9 +400,9 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             let Some(place) = self.known.find(&key) else { continue };
             let mark = self.known.get_mut(place).map(|connection| connection.mark);
             if recent.is_gone {
-                self.forget(place, Ended::Connection);
+                self.forget(place, EndReason::Connection);
             } else if recent.is_closing || mark != Some(recent.mark) {
-                self.forget(place, Ended::Changed);
+                self.forget(place, EndReason::Changed);
             }
         }
     }

@@ -34,7 +34,7 @@ pub(super) trait GracePeriods {
     fn has_passed(&self) -> bool;
 }
 
-/// Connections of the kernel.
+/// Connection tracking, by ctnetlink.
 pub(super) struct KernelConnections {
     conntrack: Conntrack,
     events: Events,

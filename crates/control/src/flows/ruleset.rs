@@ -42,7 +42,7 @@ impl Ruleset {
     }
 
     /// Whether packets of a family are forwarded by flow.
-    pub fn is_by_flow(&self, ipv6: bool) -> bool {
+    pub(crate) fn is_by_flow(&self, ipv6: bool) -> bool {
         self.generation.is_some() && self.families[usize::from(ipv6)]
     }
 

@@ -11,7 +11,7 @@ use bm_flows::Table;
 use bm_graph::Waker;
 use bm_sys::Mutex;
 
-use super::counts::Ended;
+use super::counts::EndReason;
 use super::learner::{Learner, STEPS};
 use super::linux::{KernelConnections, KernelGrace};
 use super::ruleset::Ruleset;
@@ -59,7 +59,7 @@ impl Orders {
     }
 
     /// Tells that routes or addresses have changed.
-    pub fn routes_changed(&self) {
+    pub(crate) fn routes_changed(&self) {
         self.send(Order::Routes);
     }
 
@@ -87,8 +87,8 @@ impl Orders {
     fn ask<T>(&self, order: impl FnOnce(mpsc::Sender<T>) -> Order) -> Result<T, Error> {
         let (answer, answered) = mpsc::channel();
         self.send(order(answer));
-        let silent = |_| Error::new("the thread that learns flows does not answer");
-        answered.recv_timeout(PATIENCE).map_err(silent)
+        let answer = answered.recv_timeout(PATIENCE);
+        answer.map_err(|_silent| Error::new("the thread that learns flows does not answer"))
     }
 
     fn send(&self, order: Order) {
@@ -123,14 +123,14 @@ impl FlowThread {
         let thread = builder.spawn(move || match reports.reader() {
             Ok(reports) => {
                 let learner = Learner::new(linux, grace, table);
-                run(learner, &reports, &lease, &Desk { ordered, waker, state }, &awake);
+                run(learner, &reports, &lease, &OrderSlot { ordered, waker, state }, &awake);
             }
             Err(error) => tracing::error!(%error, "no flows are learned: cannot read what Linux sends"),
         });
         Ok(Self { orders, thread: Some(thread.map_err(Error::new)?) })
     }
 
-    /// For orders.
+    /// What others send orders with.
     pub fn orders(&self) -> Orders {
         self.orders.clone()
     }
@@ -147,19 +147,25 @@ impl Drop for FlowThread {
 }
 
 /// Where orders come from, and where the state is shown.
-struct Desk {
+struct OrderSlot {
     ordered: mpsc::Receiver<Order>,
     waker: Waker,
     state: Arc<Mutex<FlowsState>>,
 }
 
-fn run(mut learner: KernelLearner, reports: &ReportReader, lease: &Lease, desk: &Desk, awake: &dyn Fn()) {
+fn run(
+    mut learner: KernelLearner,
+    reports: &ReportReader,
+    lease: &Lease,
+    slot: &OrderSlot,
+    awake: &dyn Fn(),
+) {
     let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     let mut next = Instant::now();
     let mut steps = 0;
     loop {
         bm_sys::heartbeat::beat();
-        if take_orders(&mut learner, desk) {
+        if take_orders(&mut learner, slot) {
             // Nobody would end flows any more.
             learner.table.set_families([false; 2]);
             return;
@@ -177,28 +183,28 @@ fn run(mut learner: KernelLearner, reports: &ReportReader, lease: &Lease, desk: 
                 learner.read_settings(now);
             }
             next = now + STEP;
-            *desk.state.lock() = learner.state();
+            *slot.state.lock() = learner.state();
         }
         let until = next.saturating_duration_since(Instant::now());
         // What is on its way has arrived soon.
         let until = if learner.waits() { until.min(5 * PAUSE) } else { until };
-        desk.waker.wait([], PAUSE.min(until));
+        slot.waker.wait([], PAUSE.min(until));
         let descriptors: [BorrowedFd<'_>; 2] = [reports.as_fd(), learner.linux.fd()];
-        desk.waker.wait(descriptors, until.saturating_sub(PAUSE));
-        desk.waker.clear();
+        slot.waker.wait(descriptors, until.saturating_sub(PAUSE));
+        slot.waker.clear();
     }
 }
 
 /// Carries out what was ordered; returns whether the thread is to end.
-fn take_orders(learner: &mut KernelLearner, desk: &Desk) -> bool {
-    while let Ok(order) = desk.ordered.try_recv() {
+fn take_orders(learner: &mut KernelLearner, slot: &OrderSlot) -> bool {
+    while let Ok(order) = slot.ordered.try_recv() {
         let now = Instant::now();
         match order {
             Order::Rules(ruleset) => learner.accept(*ruleset, now),
             Order::Routes => learner.routes_changed(now),
             Order::Clear(answer) => {
                 let flows = learner.table.len() as u64;
-                learner.void(Ended::Cleared, now);
+                learner.void(EndReason::Cleared, now);
                 let _gone = answer.send(ClearedFlows { flows });
             }
             Order::Show(query, answer) => {
@@ -206,7 +212,7 @@ fn take_orders(learner: &mut KernelLearner, desk: &Desk) -> bool {
             }
             Order::End => return true,
         }
-        *desk.state.lock() = learner.state();
+        *slot.state.lock() = learner.state();
         bm_sys::heartbeat::beat();
     }
     false

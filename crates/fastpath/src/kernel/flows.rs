@@ -8,7 +8,6 @@
 //! first of them needs some hundred milliseconds; until then Linux forwards, as it does without flows.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -18,11 +17,11 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{Link, MapHandle, Object, ObjectBuilder};
 
-use super::attended::jiffies;
-use super::{Kernel, program};
+use super::Kernel;
 use crate::attach;
 use crate::configuration::Configuration;
 use crate::error::KernelError;
+use crate::jiffies::jiffies;
 use crate::lease::Lease;
 use crate::maps;
 use crate::reports::{self, Reports};
@@ -117,16 +116,19 @@ impl FlowMaps {
         if new.is_empty() {
             return Ok(());
         }
-        let mut observer = match self.observer.take() {
+        let observer = match self.observer.take() {
             Some(observer) => observer,
             None => self.load()?,
         };
+        let program = observer.progs_mut().find(|program| program.name() == OBSERVE);
+        let program = program.expect("the object has this program");
         for ifindex in new {
             // An interface that has just been deleted; the next configuration is without it.
-            if let Ok(link) = tcx::attach(&program(&mut observer, OBSERVE), ifindex) {
+            if let Ok(link) = tcx::attach(&program, ifindex) {
                 self.links.insert(ifindex, link);
             }
         }
+        drop(program);
         self.observer = Some(observer);
         Ok(())
     }
@@ -171,20 +173,4 @@ impl Kernel {
         let interfaces: Vec<u32> = up.map(|interface| interface.ifindex).collect();
         flows.observe(&interfaces)
     }
-
-    /// Interfaces that are to be observed, and are not, by their index in Linux.
-    pub fn unobserved(&self, configuration: &Configuration) -> Vec<u32> {
-        let Some(flows) = self.flows.as_ref().filter(|_| self.by_flow) else { return Vec::new() };
-        let up = configuration.interfaces.iter().filter(|interface| interface.up);
-        let indices = up.map(|interface| interface.ifindex);
-        indices.filter(|ifindex| !flows.links.contains_key(ifindex)).collect()
-    }
-}
-
-/// Waits until no program uses what it found in the table before: about 10 ms.
-///
-/// # Errors
-/// The system's error.
-pub fn flows_grace() -> io::Result<()> {
-    crate::grace::wait()
 }

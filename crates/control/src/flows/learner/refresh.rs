@@ -5,7 +5,7 @@ use std::time::Instant;
 use bm_conntrack::Update;
 
 use super::super::check::{TCP, UNTRACKED_IDLE};
-use super::super::counts::Ended;
+use super::super::counts::EndReason;
 use super::super::known::{ConnectionKey, KnownConnection};
 use super::super::linux::{Connections, GracePeriods};
 use super::{Learner, UPDATES};
@@ -53,7 +53,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         }
         let Some(key) = connection.key else {
             if now.saturating_duration_since(connection.used) > UNTRACKED_IDLE {
-                self.forget(place, Ended::Idle);
+                self.forget(place, EndReason::Idle);
             }
             return None;
         };
@@ -69,7 +69,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             let key = ConnectionKey { original: update.original, zone: update.zone };
             if let (Err(error), Some(place)) = (result, self.known.find(&key)) {
                 tracing::debug!(%error, "cannot keep a connection alive: Linux forwards its packets");
-                self.forget(place, Ended::Connection);
+                self.forget(place, EndReason::Connection);
             }
         }
     }

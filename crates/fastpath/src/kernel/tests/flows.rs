@@ -1,7 +1,7 @@
 //! Packets that are forwarded by flow: what is translated, what ends a flow, and what is left to Linux.
 
 use super::*;
-use crate::kernel::attended::jiffies;
+use crate::jiffies::jiffies;
 use bm_flows::{Action as FlowAction, FlowIndex, Insert, Key, Table};
 use bm_wire::checksum::checksum;
 use bm_wire::protocol;

@@ -1,7 +1,7 @@
 //! How long the program stays and forwards: without a beat, without its daemon, beside another daemon's.
 
-use super::super::attended::jiffies;
 use super::*;
+use crate::jiffies::jiffies;
 use crate::pins::{claim_pins, remove_kept};
 use bm_bpf::{NoPins, NotClaimed};
 
