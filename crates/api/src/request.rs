@@ -256,8 +256,6 @@ pub struct StopQuery {
     pub keep: bool,
 }
 
-/// What is left out of a query, since it is the default.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -215,7 +215,7 @@ mod tests {
 
     fn read_one(function_name: &str, module: &str) -> Option<Function> {
         let body = hook(function_name, module);
-        let raw = Raw { kind: HOOK, flags: 0, sequence: NETLINK as u32, body: &body };
+        let raw = Raw { kind: HOOK, flags: 0, sequence: NETLINK as u32, port: 0, body: &body };
         function(&raw, Family::V4, "forward").unwrap()
     }
 

@@ -191,7 +191,7 @@ mod tests {
         let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
         let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         let body: Vec<u8> = digits.chunks(2).map(pair).collect();
-        Object::read(&Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, body: &body }).unwrap()
+        Object::read(&Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, port: 0, body: &body }).unwrap()
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn truncated_messages_are_malformed() {
-        let raw = Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, body: &[0; 12] };
+        let raw = Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, port: 0, body: &[0; 12] };
         assert!(Object::read(&raw).is_err());
     }
 }

@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn changes_of_our_own_policies_are_no_events() {
-        let event = |kind, body: &[u8]| is_event(&Raw { kind, flags: 0, sequence: 0, body });
+        let event = |kind, body: &[u8]| is_event(&Raw { kind, flags: 0, sequence: 0, port: 0, body });
         let other = bytes(BLOCK_TCP);
         let mut own = other.clone();
         own[at::USER].copy_from_slice(&0x626d_1234_u32.to_ne_bytes());

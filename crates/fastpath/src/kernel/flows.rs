@@ -128,7 +128,6 @@ impl FlowMaps {
                 self.links.insert(ifindex, link);
             }
         }
-        drop(program);
         self.observer = Some(observer);
         Ok(())
     }

@@ -76,7 +76,7 @@ fn a_loose_check_of_sources_needs_an_address() {
     let check = |world: &World| world.compiler.interfaces().by_ifindex(1).unwrap().reverse_path;
     world.tell(history::netconf_of(2, 1, 3, 2)).compile();
     assert_eq!(check(&world), bm_wire::ReversePath::Strict);
-    world.tell(Message::Address(address.clone())).compile();
+    world.tell(Message::Address(address)).compile();
     assert_eq!(check(&world), bm_wire::ReversePath::Loose);
     world.tell(Message::AddressGone(address)).compile();
     assert_eq!(check(&world), bm_wire::ReversePath::Strict);
