@@ -53,7 +53,9 @@ struct flow {
 	__u32 new_ports;
 	__u32 sum_addresses; /* by which the ones' complement sum (16 bits, words as in memory) of the addresses grows */
 	__u32 sum_ports;     /* by which that of the ports grows */
-	__u32 rest[3];
+	__u32 acknowledged; /* of TCP: the greatest number that its packets have acknowledged, by the program */
+	__u32 follows;	    /* whether that is known */
+	__u32 rest;
 };
 
 _Static_assert(sizeof(struct flow_head) == 4096, "the head is a page");

@@ -204,9 +204,9 @@ static __always_inline bool goes_by_flow(context *ctx, const struct packet *pack
 
 /*
  * What follows the IP header, if it is an ordinary segment or datagram of `length` bytes: TCP with ACK alone, or UDP.
- * FIN and RST are taken too, to end the flow; the result is then marked.
+ * FIN and RST are told apart, since they end flows.
  */
-enum upper { UPPER_ODD, UPPER_PLAIN, UPPER_LAST };
+enum upper { UPPER_ODD, UPPER_PLAIN, UPPER_FIN, UPPER_RST };
 
 static __always_inline enum upper upper_of(void *upper, void *end, __u8 protocol, __u32 length)
 {
@@ -221,8 +221,10 @@ static __always_inline enum upper upper_of(void *upper, void *end, __u8 protocol
 		flags = tcp->flags;
 		if (header < sizeof(*tcp) || header > length || flags & (TCP_SYN | TCP_URG))
 			return UPPER_ODD;
-		if (flags & (TCP_FIN | TCP_RST))
-			return UPPER_LAST;
+		if (flags & TCP_RST)
+			return UPPER_RST;
+		if (flags & TCP_FIN)
+			return UPPER_FIN;
 		return flags & TCP_ACK ? UPPER_PLAIN : UPPER_ODD;
 	}
 	if (protocol != IPPROTO_UDP || (void *)(udp + 1) > end)
@@ -231,36 +233,66 @@ static __always_inline enum upper upper_of(void *upper, void *end, __u8 protocol
 	return header < sizeof(*udp) || header > length ? UPPER_ODD : UPPER_PLAIN;
 }
 
-/* Ends both directions of a connection; that of replies only if these come in where the packets leave. */
-static __noinline int end_flows(struct flow *flow)
+/* The flow of the other direction; NULL if there is none, or its packets come in elsewhere. */
+static __noinline struct flow *reply_of(struct flow *flow)
 {
 	struct flow_key key;
-	struct flow *reply;
 
 	if (!flow)
-		return 0;
-	flow->ended = 1;
+		return NULL;
 	__builtin_memcpy(key.source, flow->new_destination, sizeof(key.source));
 	__builtin_memcpy(key.destination, flow->new_source, sizeof(key.destination));
 	key.ports = flow->new_ports >> 16 | flow->new_ports << 16;
 	key.rest = FLOW_REST(flow->out, flow->family, flow->protocol);
-	reply = find_flow(&key);
-	if (reply)
-		reply->ended = 1;
-	return 0;
+	return find_flow(&key);
 }
 
-/* The flow that a key finds, unless it has ended or the packet ends it. */
-static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper upper)
+/* Keeps the greatest number that a flow's packets have acknowledged, as connection tracking does (td_maxack). */
+static __always_inline void note_acknowledged(struct flow *flow, const struct tcp *tcp)
 {
+	__u32 acknowledged = bpf_ntohl(tcp->acknowledged);
+
+	if (!flow->follows || (__s32)(acknowledged - flow->acknowledged) > 0) {
+		flow->acknowledged = acknowledged;
+		flow->follows = 1;
+	}
+}
+
+/*
+ * Whether FIN or RST ends a connection. Linux keeps one that gets an RST whose number is not what the other side has
+ * acknowledged last (RFC 5961 3.2), and does not know that number of a flow.
+ */
+static __always_inline bool ends(struct flow *flow, enum upper upper, const struct tcp *tcp)
+{
+	struct flow *reply = reply_of(flow);
+
+	if (upper == UPPER_RST && reply && reply->follows && bpf_ntohl(tcp->sequence) != reply->acknowledged)
+		return false;
+	flow->ended = 1;
+	if (reply)
+		reply->ended = 1;
+	return true;
+}
+
+/*
+ * The flow that a key finds, unless it has ended or the packet ends it. `upper` follows the IP header, and has been found to be
+ * whole, which the verifier does not know any more.
+ */
+static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper kind, const void *upper,
+					     const void *end)
+{
+	const struct tcp *tcp = upper;
 	struct flow *flow = find_flow(key);
 
 	if (!flow || flow->ended)
 		return NULL;
-	if (upper == UPPER_LAST) {
-		end_flows(flow);
+	if (flow->protocol != IPPROTO_TCP)
+		return flow;
+	if ((void *)(tcp + 1) > end)
 		return NULL;
-	}
+	if (kind != UPPER_PLAIN)
+		return ends(flow, kind, tcp) ? NULL : flow;
+	note_acknowledged(flow, tcp);
 	return flow;
 }
 
@@ -273,7 +305,7 @@ static __always_inline struct flow *flow_of4(const struct packet *packet, struct
 		return NULL;
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 4, ip->protocol);
-	return flow_for(&key, upper);
+	return flow_for(&key, upper, ip + 1, packet->end);
 }
 
 static __always_inline struct flow *flow_of6(const struct packet *packet, struct ipv6 *ip)
@@ -288,7 +320,7 @@ static __always_inline struct flow *flow_of6(const struct packet *packet, struct
 	__builtin_memcpy(key.destination, words + 4, sizeof(key.destination));
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 6, ip->next_header);
-	return flow_for(&key, upper);
+	return flow_for(&key, upper, ip + 1, packet->end);
 }
 
 /* Where IPv6 packets of a flow go. */

@@ -62,9 +62,18 @@ struct nf_conntrack_tuple_hash {
 	struct nf_conntrack_tuple tuple;
 } OF_KERNEL;
 
+struct ip_ct_tcp_state {
+	__u32 td_maxack;
+	__u8 flags;
+} OF_KERNEL;
+
 struct ip_ct_tcp {
+	struct ip_ct_tcp_state seen[2];
 	__u8 state;
 } OF_KERNEL;
+
+/* Whether td_maxack is set. */
+#define MAXACK_SET 0x20
 
 union nf_conntrack_proto {
 	struct ip_ct_tcp tcp;
@@ -105,8 +114,11 @@ struct report {
 	__u8 reply;   /* whether it goes in the direction of replies */
 	__u8 tracked; /* whether there is a connection */
 	__u8 tcp_state;
-	__u8 unused[3];
+	__u8 acknowledges; /* whether `acknowledged` is known */
+	__u8 unused[2];
 	__u32 jiffies; /* when it left */
+	__u32 acknowledged; /* the greatest number that packets of its direction have acknowledged */
+	__u32 unused_too;
 };
 
 #define REPORTS_RING (1 << 20) /* the same in ../src/reports.rs */
@@ -220,9 +232,17 @@ static __always_inline void read_connection(struct report *report, struct nf_con
 		report->zone_flags = BPF_CORE_READ(connection, zone.flags);
 		report->zone_directions = BPF_CORE_READ(connection, zone.dir);
 	}
-	if (report->protocol == IPPROTO_TCP)
-		report->tcp_state = BPF_CORE_READ(connection, proto.tcp.state);
 	report->tracked = 1;
+	if (report->protocol != IPPROTO_TCP)
+		return;
+	report->tcp_state = BPF_CORE_READ(connection, proto.tcp.state);
+	if (report->reply) {
+		report->acknowledged = BPF_CORE_READ(connection, proto.tcp.seen[1].td_maxack);
+		report->acknowledges = !!(BPF_CORE_READ(connection, proto.tcp.seen[1].flags) & MAXACK_SET);
+	} else {
+		report->acknowledged = BPF_CORE_READ(connection, proto.tcp.seen[0].td_maxack);
+		report->acknowledges = !!(BPF_CORE_READ(connection, proto.tcp.seen[0].flags) & MAXACK_SET);
+	}
 }
 
 SEC("tcx/egress")
@@ -259,9 +279,9 @@ int bm_observe_tc(struct __sk_buff *ctx)
 	}
 	if (!is_due(flow, head->epoch))
 		return TCX_NEXT;
+	report.reply = (state & CT_INFO) == CT_ESTABLISHED_REPLY;
 	if (state & ~CT_INFO)
 		read_connection(&report, (struct nf_conn *)(state & ~CT_INFO));
-	report.reply = (state & CT_INFO) == CT_ESTABLISHED_REPLY;
 	report.input = ctx->ingress_ifindex;
 	report.output = ctx->ifindex;
 	report.mark = ctx->mark;

@@ -64,4 +64,6 @@ pub struct ReportedConnection {
     pub timeout_s: u32,
     /// `enum tcp_conntrack`: 3 is ESTABLISHED; 0 for other protocols.
     pub tcp_state: u8,
+    /// The greatest number of TCP that packets of this direction have acknowledged, if it is known.
+    pub acknowledged: Option<u32>,
 }

@@ -20,7 +20,7 @@ pub(crate) const MAP: &str = "reports";
 /// Bytes of the ring: `REPORTS_RING`.
 const RING: u32 = 1 << 20;
 /// Bytes of a report.
-const REPORT: usize = 160;
+const REPORT: usize = 168;
 /// Offset of the family, 4 or 6.
 const FAMILY: usize = 148;
 /// `AF_INET`, as a tuple has it.
@@ -82,8 +82,9 @@ fn parse(bytes: &[u8]) -> Option<Report> {
     let (_zone_flags, _zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
     let (protocol, is_reply) = (fields.byte()?, fields.byte()? != 0);
     let (is_tracked, tcp_state) = (fields.byte()? != 0, fields.byte()?);
-    fields.take::<3>()?;
-    let jiffies = fields.number()?;
+    let acknowledges = fields.byte()? != 0;
+    fields.take::<2>()?;
+    let (jiffies, acknowledged) = (fields.number()?, fields.number()?);
     let connection = is_tracked.then_some(ReportedConnection {
         original,
         reply,
@@ -93,6 +94,7 @@ fn parse(bytes: &[u8]) -> Option<Report> {
         status,
         timeout_s,
         tcp_state,
+        acknowledged: acknowledges.then_some(acknowledged),
     });
     Some(Report { protocol, connection, sent, input, output, mark, generation, jiffies })
 }
@@ -164,7 +166,7 @@ mod tests {
         bytes.extend([40_000u16.to_be_bytes(), 80u16.to_be_bytes()].concat());
         let two_seconds = 2 * jiffies::per_second();
         bytes.extend([2u32, 3, 4, 5, 6, 7, two_seconds].into_iter().flat_map(u32::to_ne_bytes));
-        bytes.extend([9, 0, 0, 3, 4, 6, 0, 1, 3, 0, 0, 0, 8, 0, 0, 0]);
+        bytes.extend([9, 0, 0, 3, 4, 6, 0, 1, 3, 1, 0, 0, 8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         let report = parse(&bytes).unwrap();
         assert_eq!((report.protocol, report.input, report.output, report.mark), (6, 2, 3, 4));
         assert_eq!((report.generation, report.jiffies), (6, 8));
@@ -175,6 +177,7 @@ mod tests {
         assert_eq!(connection.reply.destination_port, 40_000);
         assert_eq!((connection.zone, connection.mark, connection.status), (9, 5, 7));
         assert_eq!((connection.timeout_s, connection.tcp_state, connection.is_reply), (2, 3, false));
+        assert_eq!(connection.acknowledged, Some(5));
         assert_eq!(parse(&bytes[1..]), None);
     }
 }

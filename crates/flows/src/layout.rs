@@ -53,7 +53,8 @@ pub(crate) struct Bucket {
 
 /// `struct flow`, with fields as in packets: network order.
 ///
-/// Shared with programs and workers. They write `ended`, `used_at`, `packets` and `bytes`; the rest is the writer's.
+/// Shared with programs and workers. They write `ended`, `used_at`, `packets`, `bytes`, `acknowledged` and `follows`; the rest is
+/// the writer's.
 #[repr(C)]
 pub(crate) struct Flow {
     /// IPv4 in the first, the others 0.
@@ -87,7 +88,11 @@ pub(crate) struct Flow {
     pub sum_addresses: AtomicU32,
     /// By which that of the ports grows.
     pub sum_ports: AtomicU32,
-    rest: [AtomicU32; 3],
+    /// Of TCP: the greatest number that packets have acknowledged.
+    pub acknowledged: AtomicU32,
+    /// Whether that is known.
+    pub follows: AtomicU32,
+    rest: AtomicU32,
 }
 
 // SAFETY: atomics without padding, as the test of the layout shows.

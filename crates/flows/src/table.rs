@@ -264,6 +264,15 @@ impl Table {
         self.area.head().generation.store(generation, Release);
     }
 
+    /// Says what packets of a flow of TCP have acknowledged, unless a program has seen some since it is in the table.
+    pub fn set_acknowledged(&self, index: FlowIndex, acknowledged: u32) {
+        let flow = self.area.flow(index.0);
+        if flow.follows.load(Relaxed) == 0 {
+            flow.acknowledged.store(acknowledged, Relaxed);
+            flow.follows.store(1, Release);
+        }
+    }
+
     /// Lets programs use flows until the jiffies have these low 32 bits, and no longer.
     pub fn set_until(&self, jiffies: u32) {
         self.area.head().until.store(jiffies, Relaxed);
@@ -442,6 +451,8 @@ impl NewEntry {
         flow.new_ports.store(new.ports, Relaxed);
         flow.sum_addresses.store(new.addresses_grow(old), Relaxed);
         flow.sum_ports.store(new.ports_grow(old), Relaxed);
+        flow.acknowledged.store(0, Relaxed);
+        flow.follows.store(0, Relaxed);
     }
 }
 

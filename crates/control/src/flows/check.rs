@@ -41,6 +41,8 @@ pub(super) struct Candidate {
     pub timeout: Duration,
     /// Whether a helper may have expected the connection, and read it as well.
     pub is_expected: bool,
+    /// What packets of its direction have acknowledged, of TCP and if it is known.
+    pub acknowledged: Option<u32>,
     pub jiffies: u32,
 }
 
@@ -97,6 +99,7 @@ impl Checks<'_> {
             mark: report.connection.map_or(0, |connection| connection.mark),
             timeout,
             is_expected: report.connection.is_some_and(|of| of.status & EXPECTED != 0),
+            acknowledged: report.connection.and_then(|of| of.acknowledged),
             jiffies: report.jiffies,
         })
     }

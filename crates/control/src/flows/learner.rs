@@ -242,11 +242,33 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             }
         }
         let refused = self.keep(&candidates);
+        let mut learned = Vec::new();
         for candidate in &candidates {
             match candidate.connection.and_then(|key| refused.get(&key)) {
                 Some(why) => self.counts.refuse(*why),
-                None => self.insert(candidate, now),
+                None if self.insert(candidate, now) => learned.extend(candidate.connection),
+                None => {}
             }
+        }
+        self.forget_acknowledgements(&learned);
+    }
+
+    /// Makes Linux forget what packets had acknowledged when it saw the last ones: it would compare an RST with that.
+    fn forget_acknowledgements(&mut self, learned: &[ConnectionKey]) {
+        let of_tcp = learned.iter().filter(|key| key.original.protocol == TCP);
+        let updates: Vec<_> = of_tcp
+            .map(|key| Update {
+                original: key.original,
+                zone: key.zone,
+                timeout_s: None,
+                liberal: true,
+                status: None,
+            })
+            .collect();
+        for updates in updates.chunks(UPDATES) {
+            bm_sys::heartbeat::beat();
+            // Of those that are gone an event tells.
+            let _results = self.linux.update(updates);
         }
     }
 
@@ -305,7 +327,8 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         refused
     }
 
-    fn insert(&mut self, candidate: &Candidate, now: Instant) {
+    /// Puts a flow into the table; `false` if it is there already, or finds no room.
+    fn insert(&mut self, candidate: &Candidate, now: Instant) -> bool {
         let inserted = match self.table.insert(&candidate.key, &candidate.action, candidate.jiffies) {
             Insert::Inserted(index) => Some(index),
             Insert::Renewed { index, replaced } => {
@@ -323,11 +346,15 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         };
         if let Some(index) = inserted {
             self.counts.learned += 1;
+            if let Some(acknowledged) = candidate.acknowledged {
+                self.table.set_acknowledged(index, acknowledged);
+            }
             self.note(candidate, index, now);
         }
         for evicted in self.table.take_evicted() {
             self.drop_flow(evicted, EndReason::Room);
         }
+        inserted.is_some()
     }
 
     /// Notes whose flow this is.

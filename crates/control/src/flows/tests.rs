@@ -162,6 +162,7 @@ fn both(protocol: u8) -> [Report; 2] {
     let original = tuple([10, 0, 0, 2], 4000, [192, 0, 2, 1], 443);
     let reply = tuple([192, 0, 2, 1], 443, [198, 51, 100, 1], 62_000);
     let connection = ReportedConnection {
+        acknowledged: None,
         original,
         reply,
         zone: 0,

@@ -227,6 +227,24 @@ fn fin_and_rst_end_both_directions() {
     }
 }
 
+/// Linux keeps a connection whose RST has another number than the other side has acknowledged.
+#[test]
+fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
+    let Some((mut lab, mut table)) = by_flow() else { return };
+    let index = add(&mut table, &key(false, protocol::TCP), &action(false, true));
+    let reply = add(&mut table, &reply_key(false), &FlowAction { out: 0, ..action(false, false) });
+    let rst = frame(false, false, Some(RST), b"");
+    // The frames have the number 1.
+    table.set_acknowledged(reply, 2);
+    assert_eq!(lab.pass(&rst), (XDP_REDIRECT, sent(&frame(false, true, Some(RST), b""))));
+    assert!(!table.get(index).ended && !table.get(reply).ended);
+    table.remove(reply);
+    let reply = add(&mut table, &reply_key(false), &FlowAction { out: 0, ..action(false, false) });
+    table.set_acknowledged(reply, 1);
+    lab.check_linux(&rst, "linux_firewall");
+    assert!(table.get(index).ended && table.get(reply).ended);
+}
+
 #[test]
 fn fin_and_rst_end_a_flow() {
     let Some((mut lab, mut table)) = by_flow() else { return };
