@@ -268,7 +268,7 @@ fn connections_are_as_with_linux_alone() {
     }
     let labs: Vec<Lab> =
         subjects.iter().map(|subject| Lab::new(&format!("flo-{subject}"), Ends::Silent)).collect();
-    // An RST with a wrong sequence number still ends a connection that goes by flow (docs/flows.md), so not by default.
+    // As in the configuration, not by default.
     let by_flow = std::env::var_os("BM_FLOWS").is_some();
     let mut beds: Vec<Bed> = Vec::new();
     for (lab, subject) in labs.iter().zip(&subjects) {
