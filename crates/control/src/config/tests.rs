@@ -144,7 +144,7 @@ fn reads_every_key() {
         tc_filters = 'bypass'
         counters = 'exact'
         [flows]
-        mode = 'off'
+        mode = 'auto'
         max = 5000
         [filter]
         unmatched = 'drop'
