@@ -250,6 +250,11 @@ impl Router<'_> {
         self.json(&["status"])["flows"]["flows"].as_u64().unwrap_or_default()
     }
 
+    /// Makes brickmoon forget all flows.
+    pub fn clear_flows(&self) {
+        assert!(self.ask("clear", &["flows"]).is_none_or(|message| message.status.success()), "clear flows");
+    }
+
     /// Frames that brickmoon itself has sent, on all ports; 0 for Linux.
     pub fn sent(&self) -> u64 {
         let ports = self.json(&["show", "ports"]);
