@@ -15,6 +15,8 @@
 #define FLOW_NUMBER_MASK ((1u << FLOW_NUMBER_BITS) - 1)
 #define FLOW_TAG_HASH 0x9e3779b97f4a7c15ull /* times the hash, the high ten bits: the tag */
 #define FLOW_TAG_SHIFT 54
+#define FOLLOWS_ACKNOWLEDGED 1
+#define FOLLOWS_END 2
 #define FLOWS_IPV4 1 /* in flow_head.families */
 #define FLOWS_IPV6 2
 
@@ -54,8 +56,8 @@ struct flow {
 	__u32 sum_addresses; /* by which the ones' complement sum (16 bits, words as in memory) of the addresses grows */
 	__u32 sum_ports;     /* by which that of the ports grows */
 	__u32 acknowledged; /* of TCP: the greatest number that its packets have acknowledged, by the program */
-	__u32 follows;	    /* whether that is known */
-	__u32 rest;
+	__u32 end;	    /* the number behind the data of its last packet, by the program */
+	__u32 follows;	    /* which of these two are known */
 };
 
 _Static_assert(sizeof(struct flow_head) == 4096, "the head is a page");

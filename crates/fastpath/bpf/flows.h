@@ -247,26 +247,31 @@ static __noinline struct flow *reply_of(struct flow *flow)
 	return find_flow(&key);
 }
 
-/* Keeps the greatest number that a flow's packets have acknowledged, as connection tracking does (td_maxack). */
-static __always_inline void note_acknowledged(struct flow *flow, const struct tcp *tcp)
+/*
+ * Keeps what connection tracking keeps of a flow's packets: the greatest number that they have acknowledged (td_maxack), and
+ * the number behind the last one, which has `length` bytes (last_end).
+ */
+static __always_inline void follow(struct flow *flow, const struct tcp *tcp, __u32 length)
 {
 	__u32 acknowledged = bpf_ntohl(tcp->acknowledged);
 
-	if (!flow->follows || (__s32)(acknowledged - flow->acknowledged) > 0) {
+	if (!(flow->follows & FOLLOWS_ACKNOWLEDGED) || (__s32)(acknowledged - flow->acknowledged) > 0)
 		flow->acknowledged = acknowledged;
-		flow->follows = 1;
-	}
+	flow->end = bpf_ntohl(tcp->sequence) + length - (tcp->offset >> 4) * 4;
+	flow->follows = FOLLOWS_ACKNOWLEDGED | FOLLOWS_END;
 }
 
 /*
- * Whether FIN or RST ends a connection. Linux keeps one that gets an RST whose number is not what the other side has
- * acknowledged last (RFC 5961 3.2), and does not know that number of a flow.
+ * Whether FIN or RST ends a connection. Linux keeps one that gets an RST whose number is neither what the other side has
+ * acknowledged last (RFC 5961 3.2) nor that behind the packet before it, and does not know these numbers of a flow.
  */
 static __always_inline bool ends(struct flow *flow, enum upper upper, const struct tcp *tcp)
 {
 	struct flow *reply = reply_of(flow);
+	__u32 sequence = bpf_ntohl(tcp->sequence);
 
-	if (upper == UPPER_RST && reply && reply->follows && bpf_ntohl(tcp->sequence) != reply->acknowledged)
+	if (upper == UPPER_RST && reply && reply->follows & FOLLOWS_ACKNOWLEDGED && sequence != reply->acknowledged &&
+	    !(flow->follows & FOLLOWS_END && sequence == flow->end))
 		return false;
 	flow->ended = 1;
 	if (reply)
@@ -275,11 +280,11 @@ static __always_inline bool ends(struct flow *flow, enum upper upper, const stru
 }
 
 /*
- * The flow that a key finds, unless it has ended or the packet ends it. `upper` follows the IP header, and has been found to be
- * whole, which the verifier does not know any more.
+ * The flow that a key finds, unless it has ended or the packet ends it. `upper` follows the IP header with `length` bytes, and
+ * has been found to be whole, which the verifier does not know any more.
  */
 static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper kind, const void *upper,
-					     const void *end)
+					     const void *end, __u32 length)
 {
 	const struct tcp *tcp = upper;
 	struct flow *flow = find_flow(key);
@@ -292,7 +297,7 @@ static __always_inline struct flow *flow_for(const struct flow_key *key, enum up
 		return NULL;
 	if (kind != UPPER_PLAIN)
 		return ends(flow, kind, tcp) ? NULL : flow;
-	note_acknowledged(flow, tcp);
+	follow(flow, tcp, length);
 	return flow;
 }
 
@@ -305,7 +310,7 @@ static __always_inline struct flow *flow_of4(const struct packet *packet, struct
 		return NULL;
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 4, ip->protocol);
-	return flow_for(&key, upper, ip + 1, packet->end);
+	return flow_for(&key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
 }
 
 static __always_inline struct flow *flow_of6(const struct packet *packet, struct ipv6 *ip)
@@ -320,7 +325,7 @@ static __always_inline struct flow *flow_of6(const struct packet *packet, struct
 	__builtin_memcpy(key.destination, words + 4, sizeof(key.destination));
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 6, ip->next_header);
-	return flow_for(&key, upper, ip + 1, packet->end);
+	return flow_for(&key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
 }
 
 /* Where IPv6 packets of a flow go. */

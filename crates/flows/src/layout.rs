@@ -21,6 +21,8 @@ pub(crate) const WAYS: usize = 8;
 /// Bits of a slot that are the number of an entry; those above are the tag.
 pub(crate) const NUMBER_BITS: u32 = 22;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// In [`Flow::follows`].
+pub(crate) const FOLLOWS_ACKNOWLEDGED: u32 = 1;
 /// By family, IPv4 first: the bits of [`Head::families`].
 pub(crate) const FAMILIES: [u32; 2] = [1, 2];
 
@@ -53,8 +55,8 @@ pub(crate) struct Bucket {
 
 /// `struct flow`, with fields as in packets: network order.
 ///
-/// Shared with programs and workers. They write `ended`, `used_at`, `packets`, `bytes`, `acknowledged` and `follows`; the rest is
-/// the writer's.
+/// Shared with programs and workers. They write `ended`, `used_at`, `packets`, `bytes`, `acknowledged`, `end` and
+/// `follows`; the rest is the writer's.
 #[repr(C)]
 pub(crate) struct Flow {
     /// IPv4 in the first, the others 0.
@@ -90,9 +92,10 @@ pub(crate) struct Flow {
     pub sum_ports: AtomicU32,
     /// Of TCP: the greatest number that packets have acknowledged.
     pub acknowledged: AtomicU32,
-    /// Whether that is known.
+    /// Of TCP: the number behind the data of the last packet.
+    pub end: AtomicU32,
+    /// Which of these two are known: [`FOLLOWS_ACKNOWLEDGED`] and 2.
     pub follows: AtomicU32,
-    rest: AtomicU32,
 }
 
 // SAFETY: atomics without padding, as the test of the layout shows.

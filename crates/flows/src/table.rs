@@ -17,7 +17,9 @@
 use crate::Error;
 use crate::hash::Place;
 use crate::key::{Action, Key, PackedKey, Words};
-use crate::layout::{Area, Bucket, FAMILIES, Flow, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes};
+use crate::layout::{
+    Area, Bucket, FAMILIES, FOLLOWS_ACKNOWLEDGED, Flow, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes,
+};
 use crate::lookup::{Lookup, Slot, locate};
 use bm_sys::Map;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -269,7 +271,7 @@ impl Table {
         let flow = self.area.flow(index.0);
         if flow.follows.load(Relaxed) == 0 {
             flow.acknowledged.store(acknowledged, Relaxed);
-            flow.follows.store(1, Release);
+            flow.follows.store(FOLLOWS_ACKNOWLEDGED, Release);
         }
     }
 
@@ -452,6 +454,7 @@ impl NewEntry {
         flow.sum_addresses.store(new.addresses_grow(old), Relaxed);
         flow.sum_ports.store(new.ports_grow(old), Relaxed);
         flow.acknowledged.store(0, Relaxed);
+        flow.end.store(0, Relaxed);
         flow.follows.store(0, Relaxed);
     }
 }

@@ -227,7 +227,8 @@ fn fin_and_rst_end_both_directions() {
     }
 }
 
-/// Linux keeps a connection whose RST has another number than the other side has acknowledged.
+/// Linux keeps a connection whose RST has another number than the other side has acknowledged, and than that behind the packet
+/// before it.
 #[test]
 fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
     let Some((mut lab, mut table)) = by_flow() else { return };
@@ -241,6 +242,15 @@ fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
     table.remove(reply);
     let reply = add(&mut table, &reply_key(false), &FlowAction { out: 0, ..action(false, false) });
     table.set_acknowledged(reply, 1);
+    lab.check_linux(&rst, "linux_firewall");
+    assert!(table.get(index).ended && table.get(reply).ended);
+    for flow in [index, reply] {
+        table.remove(flow);
+    }
+    let index = add(&mut table, &key(false, protocol::TCP), &action(false, true));
+    let reply = add(&mut table, &reply_key(false), &FlowAction { out: 0, ..action(false, false) });
+    table.set_acknowledged(reply, 2);
+    assert_eq!(lab.pass(&frame(false, false, Some(ACK), b"")).0, XDP_REDIRECT);
     lab.check_linux(&rst, "linux_firewall");
     assert!(table.get(index).ended && table.get(reply).ended);
 }
