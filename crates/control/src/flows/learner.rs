@@ -242,7 +242,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             }
         }
         let refused = self.keep(&candidates);
-        let mut learned = Vec::new();
+        let mut learned = HashSet::new();
         for candidate in &candidates {
             match candidate.connection.and_then(|key| refused.get(&key)) {
                 Some(why) => self.counts.refuse(*why),
@@ -254,7 +254,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     }
 
     /// Makes Linux forget what packets had acknowledged when it saw the last ones: it would compare an RST with that.
-    fn forget_acknowledgements(&mut self, learned: &[ConnectionKey]) {
+    fn forget_acknowledgements(&mut self, learned: &HashSet<ConnectionKey>) {
         let of_tcp = learned.iter().filter(|key| key.original.protocol == TCP);
         let updates: Vec<_> = of_tcp
             .map(|key| Update {

@@ -233,7 +233,7 @@ fn both_directions_of_a_connection_become_flows() {
     let mut world = World::new();
     world.learn(&both(6));
     assert_eq!((world.flows(), world.learner.known.len()), (2, 1));
-    // Linux is told once.
+    // Linux is told once before packets go by flow, and once when they do.
     let liberal = Update {
         original: connection(6, 0, None).original,
         zone: 0,
@@ -241,7 +241,7 @@ fn both_directions_of_a_connection_become_flows() {
         liberal: true,
         status: None,
     };
-    assert_eq!(world.learner.linux.updates, [liberal]);
+    assert_eq!(world.learner.linux.updates, [liberal, Update { timeout_s: None, ..liberal }]);
     let lookup = world.learner.table.lookup();
     let forth = Key {
         source: [10, 0, 0, 2].into(),
@@ -261,7 +261,7 @@ fn both_directions_of_a_connection_become_flows() {
     assert_eq!(flow.leaves.unwrap().source_port, 62_000);
     // Seen again, nothing changes.
     world.learn(&both(6));
-    assert_eq!((world.flows(), world.learner.counts.learned, world.learner.linux.updates.len()), (2, 2, 1));
+    assert_eq!((world.flows(), world.learner.counts.learned, world.learner.linux.updates.len()), (2, 2, 2));
 }
 
 #[test]
