@@ -130,7 +130,7 @@ impl Case {
 }
 
 /// The cases that are to be measured.
-struct Selected {
+struct Cases {
     routers: Vec<Case>,
     switches: Vec<switch::Case>,
     connections: Vec<tcp::Case>,
@@ -139,7 +139,7 @@ struct Selected {
     flows: Vec<flows::Case>,
 }
 
-impl Selected {
+impl Cases {
     fn of(options: &Options) -> Self {
         // A case for which the daemon is started many times takes long, so these are only measured if they are asked for.
         let is_asked = options.case.is_some();
@@ -199,7 +199,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
-    let mut selected = Selected::of(&options.common);
+    let mut selected = Cases::of(&options.common);
     let full = match selected.wants_full() {
         true => options.common.table(options.testbed.next_hops)?,
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
@@ -236,7 +236,7 @@ fn refuse_unused_rib(options: &Options) -> Result<(), BenchError> {
 
 fn measure_all(
     options: &KernelOptions,
-    selected: &Selected,
+    selected: &Cases,
     full: &Table,
     begin: Instant,
 ) -> Result<Vec<Row>, BenchError> {

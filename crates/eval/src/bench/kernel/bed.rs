@@ -220,7 +220,7 @@ impl Bed {
 }
 
 /// Packets of both families that the router's stack has forwarded.
-pub fn forwarded_by_linux(testbed: &Testbed) -> Result<u64, TestbedError> {
+pub(super) fn forwarded_by_linux(testbed: &Testbed) -> Result<u64, TestbedError> {
     testbed.router.enter(|| {
         let (ipv4, ipv6) = (counter_file("snmp")?, counter_file("snmp6")?);
         Ok(ipv4_forwarded(&ipv4) + ipv6_forwarded(&ipv6))

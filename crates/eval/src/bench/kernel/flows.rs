@@ -91,7 +91,7 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
 }
 
 /// What the daemon attaches, taken from it.
-struct Borrowed {
+struct DaemonPrograms {
     program: OwnedFd,
     observer: OwnedFd,
 }
@@ -99,7 +99,7 @@ struct Borrowed {
 /// A test bed with established connections, and a daemon that has learned them.
 struct Bed {
     daemon: Daemon,
-    borrowed: Borrowed,
+    programs_of_daemon: DaemonPrograms,
     /// Flows that it had learned before the first turn.
     learned: u64,
     /// Size of the table of flows.
@@ -129,9 +129,19 @@ impl Bed {
         let observer = borrow_observer(&testbed)?;
         let observer = observer.ok_or("it is not at tc's egress of the router's interfaces");
         let observer = observer.map_err(BenchError::build("the daemon's observer of what Linux sends"))?;
-        let borrowed = Borrowed { program, observer };
+        let programs_of_daemon = DaemonPrograms { program, observer };
         let _limits = limits;
-        Ok(Self { daemon, borrowed, learned, table_bytes, stream, programs, cores, testbed, _limits })
+        Ok(Self {
+            daemon,
+            programs_of_daemon,
+            learned,
+            table_bytes,
+            stream,
+            programs,
+            cores,
+            testbed,
+            _limits,
+        })
     }
 
     /// Gives each subject its turns within a time, and stops the daemon.
@@ -164,7 +174,7 @@ impl Bed {
     fn turn(&self, subject: usize, slot: Duration, polling: &Polling<'_>) -> Result<Turn, BenchError> {
         let (mut attached, mut mode) = (Vec::new(), SinkMode::Skbs);
         if subject == BRICKMOON {
-            let Borrowed { program, observer } = &self.borrowed;
+            let DaemonPrograms { program, observer } = &self.programs_of_daemon;
             attached.push(OnRouter::observe(&self.testbed, observer)?);
             attached.push(OnRouter::attach(&self.testbed, program)?);
             mode = SinkMode::Frames;

@@ -114,14 +114,14 @@ pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
 
 /// Detaches the daemon's observer of what Linux sends from the router's interfaces, where the daemon attaches it while
 /// anything is forwarded by flow: from now on the bench attaches it. `None` if it is not there.
-pub fn borrow_observer(testbed: &Testbed) -> Result<Option<OwnedFd>, TestbedError> {
+pub(super) fn borrow_observer(testbed: &Testbed) -> Result<Option<OwnedFd>, TestbedError> {
     let indices = indices(testbed)?;
     let failed = TestbedError::system("take the observer of brickmoon");
     testbed.router.enter(|| take_from_egress(&indices).map_err(failed))
 }
 
 /// Whether the daemon sees what Linux sends through the router's interfaces.
-pub fn is_observed(testbed: &Testbed) -> Result<bool, TestbedError> {
+pub(super) fn is_observed(testbed: &Testbed) -> Result<bool, TestbedError> {
     let indices = indices(testbed)?;
     let failed = TestbedError::system("look for the observer of brickmoon");
     let found = testbed
@@ -131,7 +131,7 @@ pub fn is_observed(testbed: &Testbed) -> Result<bool, TestbedError> {
 }
 
 /// The size of a map of a program, in bytes; 0 if it has no map of this name.
-pub fn map_bytes(testbed: &Testbed, name: &str) -> Result<u64, TestbedError> {
+pub(super) fn map_bytes(testbed: &Testbed, name: &str) -> Result<u64, TestbedError> {
     let [index, _] = indices(testbed)?;
     let id = testbed
         .router
@@ -142,7 +142,7 @@ pub fn map_bytes(testbed: &Testbed, name: &str) -> Result<u64, TestbedError> {
 }
 
 /// A program attached to an interface, each by its ID.
-struct Attached {
+struct EgressProgram {
     program: u32,
     link: u32,
 }
@@ -152,7 +152,7 @@ const PROGRAMS_MAX: usize = 64;
 
 /// What is attached to tc's egress of an interface of this thread's namespace: nothing but brickmoon's, as the test bed
 /// attaches nothing there.
-fn at_egress(index: u32) -> io::Result<Vec<Attached>> {
+fn at_egress(index: u32) -> io::Result<Vec<EgressProgram>> {
     let (mut programs, mut links) = ([0u32; PROGRAMS_MAX], [0u32; PROGRAMS_MAX]);
     let mut options = bpf_prog_query_opts {
         sz: size_of::<bpf_prog_query_opts>() as libbpf_sys::size_t,
@@ -173,7 +173,7 @@ fn at_egress(index: u32) -> io::Result<Vec<Attached>> {
     // SAFETY: both fields of the union are the same number, which the kernel has set.
     let count = unsafe { options.__bindgen_anon_1.prog_cnt } as usize;
     let found = programs.into_iter().zip(links).take(count);
-    Ok(found.map(|(program, link)| Attached { program, link }).collect())
+    Ok(found.map(|(program, link)| EgressProgram { program, link }).collect())
 }
 
 /// Detaches what is at tc's egress of these interfaces; returns its program.

@@ -46,7 +46,7 @@ const LIMITS: [&str; 2] =
 
 /// A stateful firewall with masquerade on the router. The source's host has no sockets for what comes back, and shall not
 /// answer with errors.
-pub fn set_rules(testbed: &Testbed) -> Result<(), TestbedError> {
+pub(super) fn set_rules(testbed: &Testbed) -> Result<(), TestbedError> {
     let (inside, outside) = (&testbed.interfaces.router_in, &testbed.interfaces.router_out);
     let rules = format!(
         "table ip bench {{
@@ -132,7 +132,7 @@ pub fn stream(connections: usize) -> Stream {
 
 /// Has every connection established: a packet to each destination, an answer from each, and the time that makes it a
 /// stream.
-pub fn establish(
+pub(super) fn establish(
     testbed: &Testbed,
     programs: &Programs,
     case: &str,
