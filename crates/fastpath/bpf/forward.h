@@ -133,7 +133,7 @@ static __always_inline enum verdict leave(__u32 hop, struct packet *packet, stru
 	return FORWARDED;
 }
 
-/* That of a packet which is forwarded by flow, and whose next hop has the verdict: it must leave where Linux sent the others. */
+/* The verdict on a packet that is forwarded by flow, from that of its next hop: it must leave where Linux sent the others. */
 static __always_inline enum verdict verdict_by_flow(enum verdict verdict, const struct packet *packet,
 						    const struct way *way)
 {

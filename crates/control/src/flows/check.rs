@@ -128,7 +128,7 @@ impl Checks<'_> {
             return Err(NotLearned::Translation);
         }
         let timeout = match report.protocol {
-            // That of a packet is shorter while data is not acknowledged, so it does not tell the rule's own.
+            // The timeout that a packet leaves behind is shorter while data is not acknowledged, so it does not tell the rule's.
             TCP if self.ruleset.has_timeouts => return Err(NotLearned::Timeout),
             TCP => settings.tcp_timeout_established_s,
             _ if self.ruleset.has_timeouts => connection.timeout_s,

@@ -227,7 +227,7 @@ fn read_reports(learner: &mut KernelLearner, reports: &ReportReader, now: Instan
         });
         if list.is_empty() {
             learner.all_learned();
-            // Those of packets that had met other rules have been read, and were ignored.
+            // Reports of packets that had met other rules have been read by now, and were ignored.
             learner.settle(now);
             return;
         }

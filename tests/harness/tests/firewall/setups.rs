@@ -190,8 +190,10 @@ fn ordinary_setups_are_as_with_linux_alone() {
     }
     let labs: Vec<Lab> =
         subjects.iter().map(|subject| Lab::new(&format!("set-{subject}"), Ends::Silent)).collect();
-    let start = |(lab, subject): (_, &Subject)| (lab, subject.start_with_flows(lab));
-    let routers: Vec<(&Lab, Router)> = labs.iter().zip(&subjects).map(start).collect();
+    let mut routers: Vec<(&Lab, Router)> = Vec::new();
+    for (lab, subject) in labs.iter().zip(&subjects) {
+        routers.push((lab, subject.start_with_flows(lab)));
+    }
     let (mut faults, mut shares) = (Vec::new(), String::new());
     for (number, setup) in (1..).zip(SETUPS) {
         // The first one always: in it each daemon does something, which is checked at the end.

@@ -110,7 +110,7 @@ fn frame(ipv6: bool, translated: bool, flags: Option<u8>, payload: &[u8]) -> Vec
     [&IPV4[..12], if ipv6 { &[0x86, 0xdd] } else { &[8, 0] }, &header, &upper].concat()
 }
 
-/// The same as it leaves through `out`.
+/// A frame as it leaves through `out`: MACs and TTL of the router.
 fn sent(frame: &[u8]) -> Vec<u8> {
     let mut sent = frame.to_vec();
     sent[..12].copy_from_slice(&[2, 0, 0, 1, 0, 9, 2, 0, 0, 0, 0, 2]);

@@ -41,7 +41,7 @@ const fn rules(name: &'static str, needs: &'static [&'static str], fast: Fast, s
     Setup { name, needs, set, unset: "", opens: Opens::Lan, fast }
 }
 
-/// The same for connections from the Internet.
+/// A set-up of rules alone that forwards connections from the Internet.
 const fn forwards(name: &'static str, needs: &'static [&'static str], set: &'static str) -> Setup {
     Setup { name, needs, set, unset: "", opens: Opens::Wan, fast: Fast::ByFlows }
 }
