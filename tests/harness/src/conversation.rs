@@ -213,6 +213,16 @@ impl Lab {
     }
 }
 
+/// Frames of a list that another one lacks, the first five, one in a line.
+pub fn lacking(list: &[Seen], other: &[Seen]) -> String {
+    let mut text = String::new();
+    for seen in list.iter().filter(|seen| !other.contains(seen)).take(5) {
+        let bytes: String = seen.frame.iter().take(120).map(|byte| format!("{byte:02x}")).collect();
+        text.push_str(&format!("\n  {:?} {bytes}", seen.side));
+    }
+    text
+}
+
 /// A connection of TCP or UDP whose packets all come through.
 #[derive(Clone, Debug)]
 pub struct Conversation {

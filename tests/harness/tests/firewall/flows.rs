@@ -14,7 +14,7 @@ mod rules;
 mod traffic;
 
 use crate::setups::{FLOWS, FLOWS_OF_WORKERS};
-use bm_tests::conversation::{Conversation, Host};
+use bm_tests::conversation::{Conversation, Host, lacking};
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::put16;
@@ -194,18 +194,14 @@ fn difference(
     sent: &[(Side, Vec<u8>)],
     history: &str,
 ) -> String {
-    let lacks = |list: &[Seen], other: &[Seen]| {
-        let lacking = list.iter().filter(|seen| !other.contains(seen)).take(5);
-        lacking.map(|seen| format!("\n  {:?} {}", seen.side, hex(&seen.frame))).collect::<String>()
-    };
     let sent: String = sent.iter().map(|(side, frame)| format!("\n  {side:?} {}", hex(frame))).collect();
     format!(
         "{}: {} frames, {} by Linux alone\nLinux does not send:{}\nmissing:{}\nsent:{sent}\n{history}\n{}",
         bed.router.name(),
         seen.len(),
         of_linux.len(),
-        lacks(seen, of_linux),
-        lacks(of_linux, seen),
+        lacking(seen, of_linux),
+        lacking(of_linux, seen),
         bed.router.status_text()
     )
 }

@@ -8,7 +8,7 @@
 #[path = "setups/table.rs"]
 mod table;
 
-use bm_tests::conversation::{Conversation, Host, id_of};
+use bm_tests::conversation::{Conversation, Host, lacking};
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::rulesets::{self, Random};
@@ -164,14 +164,9 @@ fn attempt(lab: &Lab, router: &Router, setup: &Setup, number: usize) -> Option<O
 
 /// What is wrong with an outcome beside that of Linux alone.
 fn fault(subject: &Subject, setup: &Setup, outcome: &Outcome, of_linux: &Outcome) -> Option<String> {
-    let lacks = |list: &[Seen], other: &[Seen]| {
-        let lacking = list.iter().filter(|seen| other.binary_search(seen).is_err()).take(3);
-        lacking
-            .map(|seen| format!("\n  {:?} {:?} {:02x?}", seen.side, id_of(&seen.frame), seen.frame))
-            .collect::<String>()
-    };
     if outcome.seen != of_linux.seen {
-        let (extra, missing) = (lacks(&outcome.seen, &of_linux.seen), lacks(&of_linux.seen, &outcome.seen));
+        let (extra, missing) =
+            (lacking(&outcome.seen, &of_linux.seen), lacking(&of_linux.seen, &outcome.seen));
         return Some(format!("Linux does not send:{extra}\nmissing:{missing}"));
     }
     let fast = is_fast(subject, setup.fast);
