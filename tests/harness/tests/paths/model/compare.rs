@@ -17,8 +17,8 @@
 //!    Linux leaves out those that its own work queue is just looking at, or counts their users wrongly and adds no route
 //!    for them once the link is up again, which differs from lab to lab.
 //! 10. *The identification of fragments* of an IPv6 packet that the router has made, which is random.
-//! 11. *ICMPv6 errors* in a round in which a kernel could not send one: errors that wait for a neighbor use up the buffer of
-//!     the one socket for all of them, in all namespaces.
+//! 11. *ICMPv6 errors and echo replies* in a round in which a kernel could not send one: errors that wait for a neighbor use
+//!     up the buffer of the one socket for all of them, in all namespaces.
 //! 12. *What has the broadcast address of a link as its source*, once a route had a realm: Linux refuses these sources as long
 //!     as any route has one, and for a moment longer, until it has freed the route.
 //! 13. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
@@ -42,6 +42,8 @@ const TCP: u8 = 6;
 const RST: u8 = 4;
 /// ICMP type 11 (RFC 792).
 const TIME_EXCEEDED: u8 = 11;
+/// ICMPv6 type 129 (RFC 4443 4.2).
+const ECHO_REPLY6: u8 = 129;
 const UDP: u8 = 17;
 /// Next header of IPv6 (RFC 8200 4.5).
 const FRAGMENT: u8 = 44;
@@ -179,10 +181,12 @@ pub fn is_answer_of_route(frame: &[u8]) -> bool {
     }
 }
 
-/// Whether a frame is an ICMPv6 error.
-pub fn is_error6(frame: &[u8]) -> bool {
+/// Whether a frame is one that Linux sends by its socket for ICMPv6: an error or an echo reply.
+pub fn is_sent_by_icmp6(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
-    kind(frame) == IPV6 && packet.get(6) == Some(&ICMPV6) && packet.get(40).is_some_and(|kind| *kind < 128)
+    kind(frame) == IPV6
+        && packet.get(6) == Some(&ICMPV6)
+        && packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6)
 }
 
 /// Whether a frame goes to the anycast address of the first link, or answers for it.
