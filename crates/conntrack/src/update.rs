@@ -39,8 +39,7 @@ impl Update {
         if self.liberal {
             put_nested(message, attribute::PROTOCOL_INFO | NESTED, |list| {
                 put_nested(list, info::TCP | NESTED, |list| {
-                    // `struct nf_ct_tcp_flags`: flags, mask.
-                    // Flags, then which of them are changed.
+                    // `struct nf_ct_tcp_flags`: flags, then which of them are changed.
                     let flags = [BE_LIBERAL, BE_LIBERAL | MAXACK_SET];
                     put(list, info::TCP_FLAGS_ORIGINAL, &flags);
                     put(list, info::TCP_FLAGS_REPLY, &flags);

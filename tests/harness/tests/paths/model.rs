@@ -65,10 +65,7 @@ fn output_equals_that_of_linux_after_every_step() {
     let now = sys::wall_clock().as_nanos() as u64;
     for index in 0.. {
         let seed = match (first, seconds) {
-            (Some(seed), None) if index > 0 => {
-                let _ = seed;
-                break;
-            }
+            (Some(_), None) if index > 0 => break,
             (Some(seed), _) => seed + index,
             (None, Some(_)) => now.wrapping_add(index),
             (None, None) => match SEEDS.get(index as usize) {
