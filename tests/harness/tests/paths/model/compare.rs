@@ -181,11 +181,12 @@ pub fn is_answer_of_route(frame: &[u8]) -> bool {
     }
 }
 
-/// Whether a frame is one that Linux sends by its socket for ICMPv6: an error or an echo reply.
-pub fn is_sent_by_icmp6(frame: &[u8]) -> bool {
+/// Whether a frame is an ICMPv6 error or echo reply of the router itself, which Linux sends by one socket.
+pub fn is_own_icmp6(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
     kind(frame) == IPV6
         && packet.get(6) == Some(&ICMPV6)
+        && packet.get(7).is_some_and(|hops| is_own(*hops))
         && packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6)
 }
 

@@ -2,8 +2,8 @@
 
 use crate::model::beds::{self, Bed};
 use crate::model::compare::{
-    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, is_sent_by_icmp6, lacking,
-    sorted, trace,
+    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, is_own_icmp6, lacking, sorted,
+    trace,
 };
 use crate::model::generate::Generator;
 use crate::model::probes;
@@ -349,7 +349,7 @@ impl<'b, 'a> Run<'b, 'a> {
             return None;
         }
         if self.beds.iter().any(Bed::has_failed_to_tell) {
-            heard.iter_mut().for_each(|heard| heard.retain(|seen| !is_sent_by_icmp6(&seen.frame)));
+            heard.iter_mut().for_each(|heard| heard.retain(|seen| !is_own_icmp6(&seen.frame)));
         }
         if self.beds.iter().any(Bed::has_reassembled) {
             heard = heard.iter().map(|seen| reassembly::datagrams(seen)).collect();
