@@ -55,6 +55,7 @@ mod read;
 mod resolve;
 mod rule;
 mod step;
+mod table;
 mod tracking;
 mod verdict;
 

@@ -2,6 +2,7 @@
 
 use bm_netlink::attribute::Attributes;
 use bm_netlink::error::Malformed;
+use bm_netlink::message::Raw;
 
 /// A number of nftables: four bytes in network order.
 pub(super) fn number(value: &[u8]) -> Option<u32> {
@@ -21,4 +22,17 @@ pub(super) fn some<const N: usize>(
         }
     }
     Ok(found)
+}
+
+/// Fixed part of a message: `struct nfgenmsg`.
+const HEADER: usize = 4;
+
+/// The attributes of a message.
+pub(super) fn attributes<'a>(raw: &Raw<'a>) -> Attributes<'a> {
+    Attributes::after_header(raw.body, HEADER)
+}
+
+/// The family that a message is about.
+pub(super) fn family(raw: &Raw<'_>) -> u8 {
+    raw.body.first().copied().unwrap_or_default()
 }

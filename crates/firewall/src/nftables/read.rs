@@ -4,10 +4,11 @@
 //! tables ─► chains ─► rules ─► sets ─► objects, flowtables ─► elements of the sets that rules look up ─► resolve
 //! ```
 
-use super::attributes::{number, some};
+use super::attributes::{attributes, family, number, some};
 use super::elements::{self, Keys, Set};
 use super::resolve::resolve;
 use super::step::States;
+use super::table::{Table, Tables, table};
 use super::{
     Base, DeviceName, Flowtable, LookupKind, Place, Ruleset, TableName, hook, nfproto, rule, tracking,
 };
@@ -25,8 +26,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub const GROUP: u32 = 7;
 /// Part of netfilter that message types begin with.
 const SUBSYSTEM: u16 = 10;
-/// Fixed part of a message: `struct nfgenmsg`.
-const HEADER: usize = 4;
 /// Times that a dump is begun again because the ruleset has changed under it.
 const PASSES: u32 = 5;
 
@@ -56,7 +55,6 @@ mod message {
 }
 /// Attributes.
 mod nfta {
-    pub const TABLE: [u16; 2] = [1, 2];
     /// Table, name, hook, policy, type.
     pub const CHAIN: [u16; 5] = [1, 3, 4, 5, 7];
     /// Number, priority, interface, list of interfaces.
@@ -72,10 +70,6 @@ mod nfta {
     pub(crate) const DEVICE_NAME: u16 = 1;
     pub(crate) const GENERATION_ID: u16 = 1;
 }
-/// A table whose chains are all switched off.
-const DORMANT: u32 = 1;
-/// A table that the kernel removes, or releases, when the process that made it ends.
-const OWNER: u32 = 2;
 /// At prerouting, connections are looked up at this priority.
 const TRACKS_AT: i32 = -200;
 
@@ -122,16 +116,23 @@ pub(crate) fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
 /// A set by its table and name.
 pub(crate) type SetName = (TableName, Box<str>);
 
+/// One set and no other: its handle is that of another one in each table, also of the same name.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SetId {
+    name: SetName,
+    table: u64,
+    handle: u64,
+}
+
 /// What is known from one reading to the next.
 #[derive(Debug, Default)]
 pub struct LastReading {
     /// The name of the tables that this daemon creates.
     own_tables: Box<str>,
     /// Generation and tables of the last reading.
-    last: Option<(u32, BTreeMap<TableName, u32>)>,
-    /// Sets, with their handles, whose elements do nothing, and the keys of these. An event says when that changes, so they
-    /// are not read again.
-    idle: HashMap<(SetName, u64), Keys>,
+    last: Option<(u32, Tables)>,
+    /// Sets whose elements do nothing, and the keys of these. An event says when that changes, so they are not read again.
+    idle: HashMap<SetId, Keys>,
 }
 
 impl LastReading {
@@ -149,7 +150,7 @@ impl LastReading {
     /// Elements that do something are added to a set.
     pub(crate) fn forget_set(&mut self, name: &SetName) {
         self.last = None;
-        self.idle.retain(|(idle, _), _| idle != name);
+        self.idle.retain(|idle, _| idle.name != *name);
     }
 
     /// The generation of the last reading.
@@ -166,7 +167,7 @@ impl LastReading {
 
     /// Whether there is a table that goes away with its owner, of which the kernel tells nobody.
     pub(crate) fn has_owners(&self) -> bool {
-        self.last.as_ref().is_some_and(|(_, tables)| tables.values().any(|flags| flags & OWNER != 0))
+        self.last.as_ref().is_some_and(|(_, tables)| tables.values().any(Table::has_owner))
     }
 }
 
@@ -220,14 +221,6 @@ fn header(family: u8) -> Vec<u8> {
     vec![family, 0, 0, 0]
 }
 
-fn attributes<'a>(raw: &Raw<'a>) -> Attributes<'a> {
-    Attributes::after_header(raw.body, HEADER)
-}
-
-fn family(raw: &Raw<'_>) -> u8 {
-    raw.body.first().copied().unwrap_or_default()
-}
-
 /// One pass; `None` if something changed meanwhile.
 fn read_once(
     socket: &mut Socket,
@@ -263,7 +256,8 @@ fn read_once(
         }
     }
     let objects = [sets(socket, &mut ruleset)?, objects(socket, &mut ruleset)?];
-    if objects.contains(&Dumped::Interrupted) || elements(socket, &mut ruleset, known)? == Dumped::Interrupted
+    if objects.contains(&Dumped::Interrupted)
+        || elements(socket, &tables, &mut ruleset, known)? == Dumped::Interrupted
     {
         return Ok(None);
     }
@@ -296,7 +290,12 @@ fn objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> 
 }
 
 /// The elements of sets that rules look up.
-fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading) -> Result<Dumped, Error> {
+fn elements(
+    socket: &mut Socket,
+    tables: &Tables,
+    ruleset: &mut Ruleset,
+    known: &mut LastReading,
+) -> Result<Dumped, Error> {
     let mut wanted = BTreeSet::<SetName>::new();
     for ((table, _), rules) in &ruleset.chains {
         let lookups = rules.iter().flat_map(|rule| &rule.lookups);
@@ -307,13 +306,14 @@ fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading)
     let mut idle = HashMap::new();
     for name in wanted {
         let Some(set) = ruleset.sets.get_mut(&name) else { continue };
-        let known_as = (name, set.handle);
-        if let Some(keys) = known.idle.get(&known_as) {
+        let in_table = tables.get(&name.0).copied().unwrap_or_default();
+        let id = SetId { name, table: in_table.handle, handle: set.handle };
+        if let Some(keys) = known.idle.get(&id) {
             set.keys = keys.clone();
-            idle.insert(known_as, keys.clone());
+            idle.insert(id, keys.clone());
             continue;
         }
-        let (table, set_name) = &known_as.0;
+        let (table, set_name) = &id.name;
         let mut body = header(table.family);
         attribute::put(&mut body, nfta::ELEMENTS_TABLE, &terminated(&table.name));
         attribute::put(&mut body, nfta::ELEMENTS_SET, &terminated(set_name));
@@ -324,7 +324,7 @@ fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading)
             return Ok(dumped);
         }
         if !set.verdicts && !set.elements.act() {
-            idle.insert(known_as, set.keys.clone());
+            idle.insert(id, set.keys.clone());
         }
     }
     known.idle = idle;
@@ -357,21 +357,13 @@ fn flowtable(raw: &Raw<'_>) -> Result<Option<Flowtable>, Malformed> {
     Ok(Some(Flowtable { table, name: attribute::text(name), devices }))
 }
 
-/// A table with its flags.
-fn table(raw: &Raw<'_>) -> Result<Option<(TableName, u32)>, Malformed> {
-    let [name, flags] = some(attributes(raw), nfta::TABLE)?;
-    let Some(name) = name else { return Ok(None) };
-    let name = TableName { family: family(raw), name: attribute::text(name) };
-    Ok(Some((name, flags.and_then(number).unwrap_or_default())))
-}
-
 /// A base chain in the way of routed packets, or of ICMP errors about them.
-fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, u32>) -> Result<Option<Base>, Malformed> {
+fn chain(raw: &Raw<'_>, tables: &Tables) -> Result<Option<Base>, Malformed> {
     let [table, name, hooked, policy, kind] = some(attributes(raw), nfta::CHAIN)?;
     let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
     let table = TableName { family: family(raw), name: attribute::text(table) };
     let Some(place) = place(table.family, Attributes::new(hooked))? else { return Ok(None) };
-    if tables.get(&table).is_some_and(|flags| flags & DORMANT != 0) {
+    if tables.get(&table).is_some_and(Table::is_dormant) {
         return Ok(None);
     }
     let drops = policy.and_then(number) == Some(0);

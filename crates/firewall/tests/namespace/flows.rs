@@ -156,3 +156,26 @@ fn the_generation_follows_all_commits() {
     until_current(&mut watch);
     assert_eq!(watch.list(), []);
 }
+
+/// Handles of sets are numbers within a table: one that is made again has other sets with the same ones.
+#[test]
+fn a_table_that_is_made_again_has_sets_of_its_own() {
+    let Some(namespace) = Namespace::new("flow-again").map(Namespace::with_links) else { return };
+    namespace.enter();
+    let with = |rule: &str| {
+        format!(
+            "table inet t {{ chain f {{ type filter hook forward priority 0; {rule}; ct mark 1 log; }}; }}"
+        )
+    };
+    assert!(load(&namespace, &with("iifname { lo, eth9 } ct state established accept")));
+    let mut watch = LinuxOnlyWatch::open(LinuxOnlyOptions::default()).unwrap();
+    let of_interfaces = words(&watch, Repeats::EachPacket);
+    assert!(load(
+        &namespace,
+        &format!("flush ruleset; {}", with("ct state { established, related } accept"))
+    ));
+    until_current(&mut watch);
+    assert_eq!(watch.audit().unwrap(), [""; 0]);
+    let of_states = words(&watch, Repeats::EachPacket);
+    assert_ne!(of_states, of_interfaces, "what is established does not get to the second rule");
+}
