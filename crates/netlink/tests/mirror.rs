@@ -780,3 +780,18 @@ fn linux_may_ignore_that_a_default_rule_of_ipv6_is_missing() {
     assert!(!then(Message::Rule(own)), "one was added");
     assert!(!mirror.may_ignore_rules(Family::V4), "a deletion counts for IPv4");
 }
+
+#[test]
+fn broadcast_addresses_are_those_of_the_most_specific_local_route() {
+    let mut mirror = two_links();
+    let mut add = |prefix: &str, kind: RouteKind, table: u32| {
+        let body = RouteBody { kind, ..RouteBody::default() };
+        let (event, prefix) = (RouteEvent::Added, net(prefix));
+        mirror.apply(Message::Route4(RouteMessage { event, table, prefix, body, lifetime: 0 }));
+        mirror.is_broadcast(2, "192.0.2.9".parse().unwrap())
+    };
+    assert!(!add("192.0.2.0/24", RouteKind::Broadcast, 254), "another table");
+    assert!(add("0.0.0.0/0", RouteKind::Broadcast, 255));
+    assert!(!add("192.0.2.0/28", RouteKind::Local, 255));
+    assert!(add("192.0.2.9/32", RouteKind::Broadcast, 255));
+}

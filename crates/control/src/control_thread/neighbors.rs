@@ -44,9 +44,11 @@ impl Control {
             if !mirror.link(ifindex).is_some_and(bm_netlink::Link::running) {
                 continue;
             }
-            match mirror.neighbor(ifindex, address) {
-                Some(neighbor) if !neighbor.needs_use() => {}
-                Some(neighbor) if neighbor.state & state::STALE != 0 => {
+            match (mirror.neighbor(ifindex, address), address) {
+                (Some(neighbor), _) if !neighbor.needs_use() => {}
+                // The kernel would keep it as one with the broadcast MAC, and there may be no packet for it.
+                (None, IpAddr::V4(address)) if mirror.is_broadcast(ifindex, address) => {}
+                (Some(neighbor), _) if neighbor.state & state::STALE != 0 => {
                     stale.insert(at, neighbor.mac);
                     wanting.extend((self.stale.get(&at) == Some(&neighbor.mac)).then_some(at));
                 }

@@ -3,12 +3,12 @@
 use super::{BodyId, Choice, Mirror, Routes};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
-use crate::route::{RouteBody, TABLE_LOCAL, TABLE_MAIN};
+use crate::route::{RouteBody, RouteKind, TABLE_LOCAL, TABLE_MAIN};
 use crate::{Address, Link, LinkSysctls, Neighbor, NextHop, Rule, Sysctls, Upper};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Prefix};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Where a route leads once its next-hop objects are followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,16 @@ impl Mirror {
     /// A link by its number.
     pub fn link(&self, ifindex: u32) -> Option<&Link> {
         self.links.get(&ifindex)
+    }
+
+    /// Whether Linux takes an address for a broadcast address while it adds a neighbor: it then sends to that neighbor with the
+    /// broadcast MAC, and never asks for another one, also after its tables have changed (`arp_constructor`).
+    pub fn is_broadcast(&self, ifindex: u32, address: Ipv4Addr) -> bool {
+        // All local addresses are in one table, or in that of a VRF.
+        let table = Some(self.table_of(ifindex)).filter(|table| *table != TABLE_MAIN).unwrap_or(TABLE_LOCAL);
+        let mut prefixes = (0..=32).rev().filter_map(|length| Prefix::containing(u32::from(address), length));
+        let best = prefixes.find_map(|prefix| self.ipv4.get(table, prefix).first());
+        best.and_then(|id| self.ipv4.body(*id)).is_some_and(|body| body.kind == RouteKind::Broadcast)
     }
 
     /// A link by its name.
