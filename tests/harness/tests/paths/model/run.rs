@@ -292,7 +292,10 @@ impl<'b, 'a> Run<'b, 'a> {
     pub fn probe(&mut self, last: Option<Kind>) -> Option<Difference> {
         let begin = Instant::now();
         let bound = match last {
-            Some(kind) if kind.is_announced() => self.settings_read.saturating_duration_since(begin),
+            // Which packets a limit takes depends on the order in which those of the sides come, as long as it takes any.
+            Some(kind) if kind.is_announced() && !self.limited => {
+                self.settings_read.saturating_duration_since(begin)
+            }
             _ => self.unannounced,
         };
         let before = std::mem::take(&mut self.before);
