@@ -46,7 +46,7 @@ struct flow {
 	__u8 translates; /* whether addresses or ports change */
 	__u8 ended;	/* set by the program at FIN or RST */
 	__u32 used_at;	/* jiffies (low 32 bits) of the last packet, by the program */
-	__u32 unused;
+	__u32 reply;	/* the number of the other direction's entry, by the program; 0 if it knows none */
 	__u64 packets; /* by the program */
 
 	__u64 bytes; /* of frames as they arrive, by the program */
@@ -56,7 +56,7 @@ struct flow {
 	__u32 sum_addresses; /* by which the ones' complement sum (16 bits, words as in memory) of the addresses grows */
 	__u32 sum_ports;     /* by which that of the ports grows */
 	__u32 acknowledged; /* of TCP: the greatest number that its packets have acknowledged, by the program */
-	__u32 end;	    /* the number behind the data of its last packet, by the program */
+	__u32 end;	    /* the number behind the data of its last packet, if it is the connection's last one; likewise */
 	__u32 follows;	    /* which of these two are known */
 };
 

@@ -16,27 +16,14 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "flow.h"
+#include "flow_lookup.h"
 #include "flow_table.h"
 #include "kernel.h"
 #include "layout.h"
 #include "packet.h"
+#include "sum.h"
 
 #ifdef FLOWS
-
-/* Numbers of buckets and of flows for which the map has room. */
-const volatile struct {
-	__u32 buckets;
-	__u32 flows;
-} room SEC(".rodata.flows") = { 1, 1 };
-
-/* One value: a page with the head, the buckets, and the flows from the next page on. The loader sets its size. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct flow_head);
-} flows SEC(".maps");
 
 /* TCP (RFC 9293 3.1) and UDP headers, as far as flows need them. */
 struct tcp {
@@ -61,125 +48,8 @@ struct udp {
 #define TCP_RST 4
 #define TCP_ACK 16
 #define TCP_URG 32
-
-static __always_inline __u32 first_bucket(__u64 hash)
-{
-	return (hash & 0xffffffff) * room.buckets >> 32;
-}
-
-static __always_inline __u32 second_bucket(__u64 hash)
-{
-	return (hash >> 32) * room.buckets >> 32;
-}
-
-static __always_inline __u32 tag_of(__u64 hash)
-{
-	return hash * FLOW_TAG_HASH >> FLOW_TAG_SHIFT;
-}
-
-static __always_inline const struct flow_bucket *bucket_at(const void *table, __u32 at)
-{
-	return at < room.buckets ? table + sizeof(struct flow_head) + at * sizeof(struct flow_bucket) : NULL;
-}
-
-/* The flow with this number; NULL for none. */
-static __always_inline struct flow *flow_at(void *table, __u32 number)
-{
-	__u32 from = (sizeof(struct flow_head) + room.buckets * sizeof(struct flow_bucket) + PAGE - 1) & ~(PAGE - 1);
-
-	number--;
-	return number < room.flows ? table + from + number * sizeof(struct flow) : NULL;
-}
-
-/* How one of a flow's packets is known: as in its headers, IPv4 addresses in the first words. */
-struct flow_key {
-	__u32 source[4];
-	__u32 destination[4];
-	__u32 ports;
-	__u32 rest; /* the interface on which it arrives, then family and protocol, as in struct flow */
-};
-
-#define FLOW_REST(interface, family, protocol) \
-	((__u32)(interface) | (__u32)(protocol) << 16 | (__u32)(family) << 24)
-
-static __always_inline bool is_flow(const struct flow *flow, const struct flow_key *key, __u32 epoch)
-{
-	__u32 rest = FLOW_REST(flow->interface, flow->family, flow->protocol);
-
-	if (flow->ports != key->ports || rest != key->rest || flow->epoch != epoch ||
-	    flow->source[0] != key->source[0] || flow->destination[0] != key->destination[0])
-		return false;
-	if (key->rest >> 24 == 4)
-		return true;
-	return flow->source[1] == key->source[1] && flow->source[2] == key->source[2] &&
-	       flow->source[3] == key->source[3] && flow->destination[1] == key->destination[1] &&
-	       flow->destination[2] == key->destination[2] && flow->destination[3] == key->destination[3];
-}
-
-static __always_inline __u64 word_of(const __u32 *words)
-{
-	return words[0] | (__u64)words[1] << 32;
-}
-
-/* Spreads differences in few bits, such as those between consecutive ports, over all of them. */
-static __always_inline __u64 spread(__u64 hash)
-{
-	hash = (hash ^ hash >> 32) * FLOW_TAG_HASH;
-	return hash ^ hash >> 29;
-}
-
-static __always_inline __u64 hash_of(const struct flow_head *head, const struct flow_key *key)
-{
-	__u64 rest = (__u64)key->ports << 32 | (key->rest & 0xffff) << 16 | (key->rest >> 24) << 8 |
-		     (key->rest >> 16 & 0xff);
-	__u64 hash;
-
-	if (key->rest >> 24 == 4) {
-		hash = mix((__u64)key->source[0] << 32 | key->destination[0], head->key[0]);
-		return spread(mix(hash ^ rest, head->key[1]));
-	}
-	hash = mix(word_of(key->source) ^ head->key[0], word_of(key->source + 2) ^ head->key[1]);
-	hash = mix(hash ^ word_of(key->destination), word_of(key->destination + 2) ^ head->key[0]);
-	return spread(mix(hash ^ rest, head->key[1]));
-}
-
-/* The flow of a key among those of a bucket. */
-static __always_inline struct flow *in_bucket(void *table, __u32 at, __u32 tag, const struct flow_key *key,
-					      __u32 epoch)
-{
-	const struct flow_bucket *bucket = bucket_at(table, at);
-	struct flow *flow;
-
-	if (!bucket)
-		return NULL;
-	for (int way = 0; way < FLOW_WAYS; way++) {
-		__u32 slot = bucket->of[way];
-
-		if (!slot || slot >> FLOW_NUMBER_BITS != tag)
-			continue;
-		flow = flow_at(table, slot & FLOW_NUMBER_MASK);
-		if (flow && is_flow(flow, key, epoch))
-			return flow;
-	}
-	return NULL;
-}
-
-/* The flow of a key; NULL if there is none. */
-static __noinline struct flow *find_flow(const struct flow_key *key)
-{
-	__u32 zero = 0, tag, epoch;
-	struct flow_head *head = bpf_map_lookup_elem(&flows, &zero);
-	struct flow *flow;
-	__u64 hash;
-
-	if (!head)
-		return NULL;
-	hash = hash_of(head, key);
-	tag = tag_of(hash);
-	epoch = head->epoch;
-	flow = in_bucket(head, first_bucket(hash), tag, key, epoch);
-	return flow ?: in_bucket(head, second_bucket(hash), tag, key, epoch);
-}
+/* All that tell what a segment does: not PSH, ECE and CWR. */
+#define TCP_FLAGS (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK | TCP_URG)
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
@@ -203,91 +73,148 @@ static __always_inline bool goes_by_flow(context *ctx, const struct packet *pack
 }
 
 /*
- * What follows the IP header, if it is an ordinary segment or datagram of `length` bytes: TCP with ACK alone, or UDP.
- * FIN and RST are told apart, since they end flows.
+ * What follows the IP header, if it is a whole segment or datagram: TCP with flags that connection tracking takes, or UDP.
+ * Plain are TCP with ACK alone, and UDP.
  */
-enum upper { UPPER_ODD, UPPER_PLAIN, UPPER_FIN, UPPER_RST };
+enum upper { UPPER_ODD, UPPER_PLAIN, UPPER_URGENT, UPPER_SYN, UPPER_FIN, UPPER_RST };
 
-static __always_inline enum upper upper_of(void *upper, void *end, __u8 protocol, __u32 length)
+/* By flags of TCP. A table, since the verifier would follow each case of a switch to the end of the program. */
+static const __u8 upper_of_flags[TCP_FLAGS + 1] = {
+	[TCP_ACK] = UPPER_PLAIN,
+	[TCP_ACK | TCP_URG] = UPPER_URGENT,
+	[TCP_SYN] = UPPER_SYN,
+	[TCP_SYN | TCP_ACK] = UPPER_SYN,
+	[TCP_SYN | TCP_URG] = UPPER_SYN,
+	[TCP_FIN | TCP_ACK] = UPPER_FIN,
+	[TCP_FIN | TCP_ACK | TCP_URG] = UPPER_FIN,
+	[TCP_RST] = UPPER_RST,
+	[TCP_RST | TCP_ACK] = UPPER_RST,
+};
+
+/* `length` are the bytes behind the IP header, in both. */
+static __always_inline enum upper upper_of_tcp(const struct tcp *tcp, __u32 length)
 {
-	struct tcp *tcp = upper;
-	struct udp *udp = upper;
-	__u32 header, flags;
+	__u32 header = (tcp->offset >> 4) * 4;
 
-	if (protocol == IPPROTO_TCP) {
-		if ((void *)(tcp + 1) > end)
-			return UPPER_ODD;
-		header = (tcp->offset >> 4) * 4;
-		flags = tcp->flags;
-		if (header < sizeof(*tcp) || header > length || flags & (TCP_SYN | TCP_URG))
-			return UPPER_ODD;
-		if (flags & TCP_RST)
-			return UPPER_RST;
-		if (flags & TCP_FIN)
-			return UPPER_FIN;
-		return flags & TCP_ACK ? UPPER_PLAIN : UPPER_ODD;
-	}
-	if (protocol != IPPROTO_UDP || (void *)(udp + 1) > end)
+	return header < sizeof(*tcp) || header > length ? UPPER_ODD : upper_of_flags[tcp->flags & TCP_FLAGS];
+}
+
+static __always_inline enum upper upper_of(const void *upper, const void *end, __u8 protocol, __u32 length)
+{
+	const struct tcp *tcp = upper;
+	const struct udp *udp = upper;
+	__u32 header;
+
+	if (protocol == IPPROTO_TCP)
+		return (const void *)(tcp + 1) > end ? UPPER_ODD : upper_of_tcp(tcp, length);
+	if (protocol != IPPROTO_UDP || (const void *)(udp + 1) > end)
 		return UPPER_ODD;
 	header = bpf_ntohs(udp->length);
 	return header < sizeof(*udp) || header > length ? UPPER_ODD : UPPER_PLAIN;
 }
 
-/* The flow of the other direction; NULL if there is none, or its packets come in elsewhere. */
-static __noinline struct flow *reply_of(struct flow *flow)
+/* The number of the flow of the other direction; 0 if there is none, or its packets come in elsewhere. */
+static __noinline __u32 find_reply(const struct flow *flow)
 {
 	struct flow_key key;
 
 	if (!flow)
-		return NULL;
+		return 0;
 	__builtin_memcpy(key.source, flow->new_destination, sizeof(key.source));
 	__builtin_memcpy(key.destination, flow->new_source, sizeof(key.destination));
 	key.ports = flow->new_ports >> 16 | flow->new_ports << 16;
 	key.rest = FLOW_REST(flow->out, flow->family, flow->protocol);
-	return find_flow(&key);
+	return find_number(&key);
 }
 
-/*
- * Keeps what connection tracking keeps of a flow's packets: the greatest number that they have acknowledged (td_maxack), and
- * the number behind the last one, which has `length` bytes (last_end).
- */
-static __always_inline void follow(struct flow *flow, const struct tcp *tcp, __u32 length)
+/* What connection tracking looks at in a segment. */
+struct segment {
+	__u32 kind; /* enum upper */
+	__u32 sequence;
+	__u32 end; /* the number behind its data */
+	__u32 acknowledged;
+	bool acknowledges;
+};
+
+static __always_inline struct segment segment_of(const struct tcp *tcp, enum upper kind, __u32 length)
 {
-	__u32 acknowledged = bpf_ntohl(tcp->acknowledged);
+	struct segment segment = { .kind = kind, .sequence = bpf_ntohl(tcp->sequence) };
 
-	if (!(flow->follows & FOLLOWS_ACKNOWLEDGED) || (__s32)(acknowledged - flow->acknowledged) > 0)
-		flow->acknowledged = acknowledged;
-	flow->end = bpf_ntohl(tcp->sequence) + length - (tcp->offset >> 4) * 4;
-	flow->follows = FOLLOWS_ACKNOWLEDGED | FOLLOWS_END;
+	segment.end = segment.sequence + length - (tcp->offset >> 4) * 4;
+	segment.acknowledged = bpf_ntohl(tcp->acknowledged);
+	segment.acknowledges = tcp->flags & TCP_ACK && (kind != UPPER_RST || segment.acknowledged);
+	return segment;
 }
 
 /*
- * Whether FIN or RST ends a connection. Linux keeps one that gets an RST whose number is neither what the other side has
- * acknowledged last (RFC 5961 3.2) nor that behind the packet before it, and does not know these numbers of a flow.
+ * Keeps what connection tracking keeps of a connection's packets: the greatest number that those of a direction have
+ * acknowledged (td_maxack); and, if the last one of either direction only acknowledges, the number behind it (last_end).
  */
-static __always_inline bool ends(struct flow *flow, enum upper upper, const struct tcp *tcp)
+static __always_inline void follow(struct flow *flow, struct flow *reply, const struct segment *segment)
 {
-	struct flow *reply = reply_of(flow);
-	__u32 sequence = bpf_ntohl(tcp->sequence);
-
-	if (upper == UPPER_RST && reply && reply->follows & FOLLOWS_ACKNOWLEDGED && sequence != reply->acknowledged &&
-	    !(flow->follows & FOLLOWS_END && sequence == flow->end))
-		return false;
-	flow->ended = 1;
-	if (reply)
-		reply->ended = 1;
-	return true;
+	if (reply && reply->follows & FOLLOWS_END)
+		reply->follows &= ~FOLLOWS_END;
+	/* What was acknowledged before a SYN does not count at the RST that answers it. */
+	if (segment->kind == UPPER_SYN) {
+		flow->follows = 0;
+		if (reply)
+			reply->follows = 0;
+		return;
+	}
+	if (segment->acknowledges && (!(flow->follows & FOLLOWS_ACKNOWLEDGED) ||
+				      (__s32)(segment->acknowledged - flow->acknowledged) > 0)) {
+		flow->acknowledged = segment->acknowledged;
+		flow->follows |= FOLLOWS_ACKNOWLEDGED;
+	}
+	if (segment->kind == UPPER_PLAIN || segment->kind == UPPER_URGENT) {
+		flow->end = segment->end;
+		flow->follows |= FOLLOWS_END;
+	} else {
+		flow->follows &= ~FOLLOWS_END;
+	}
 }
 
 /*
- * The flow that a key finds, unless it has ended or the packet ends it. `upper` follows the IP header with `length` bytes, and
- * has been found to be whole, which the verifier does not know any more.
+ * Whether an RST ends a connection. Linux keeps one if the number is neither what the other side has acknowledged last
+ * (RFC 5961 3.2) nor that behind the packet before it, and does not know these numbers of a flow.
+ */
+static __always_inline bool ends(const struct flow *flow, const struct flow *reply, __u32 sequence)
+{
+	return !reply || !(reply->follows & FOLLOWS_ACKNOWLEDGED) || sequence == reply->acknowledged ||
+	       (flow->follows & FOLLOWS_END && sequence == flow->end);
+}
+
+/* Takes a segment of a flow into account; whether it may go by flow. Not static, so that the verifier looks at it once. */
+__noinline int takes(struct flow *flow, const struct segment *segment)
+{
+	struct flow *reply;
+
+	if (!flow || !segment || flow->ended)
+		return 0;
+	/* The entry with that number may have become another flow's: what ends flows does not rely on it. */
+	if (!flow->reply || segment->kind == UPPER_FIN || segment->kind == UPPER_RST)
+		flow->reply = find_reply(flow);
+	reply = numbered(flow->reply);
+	if (segment->kind == UPPER_FIN || (segment->kind == UPPER_RST && ends(flow, reply, segment->sequence))) {
+		flow->ended = 1;
+		if (reply)
+			reply->ended = 1;
+		return 0;
+	}
+	follow(flow, reply, segment);
+	return segment->kind == UPPER_PLAIN || segment->kind == UPPER_RST;
+}
+
+/*
+ * The flow that a key finds, unless it has ended or Linux gets the packet. `upper` follows the IP header with `length`
+ * bytes, and has been found to be whole, which the verifier does not know any more.
  */
 static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper kind, const void *upper,
 					     const void *end, __u32 length)
 {
 	const struct tcp *tcp = upper;
 	struct flow *flow = find_flow(key);
+	struct segment segment;
 
 	if (!flow || flow->ended)
 		return NULL;
@@ -295,10 +222,8 @@ static __always_inline struct flow *flow_for(const struct flow_key *key, enum up
 		return flow;
 	if ((void *)(tcp + 1) > end)
 		return NULL;
-	if (kind != UPPER_PLAIN)
-		return ends(flow, kind, tcp) ? NULL : flow;
-	follow(flow, tcp, length);
-	return flow;
+	segment = segment_of(tcp, kind, length);
+	return takes(flow, &segment) ? flow : NULL;
 }
 
 static __always_inline struct flow *flow_of4(const struct packet *packet, struct ipv4 *ip)
@@ -326,6 +251,87 @@ static __always_inline struct flow *flow_of6(const struct packet *packet, struct
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 6, ip->next_header);
 	return flow_for(&key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
+}
+
+/* The sum of an IPv4 header with its options, at a place in a frame; 0 if it is not all there. */
+static __noinline __u64 sum_of_header(context *ctx, __u32 at, __u32 bytes)
+{
+	__u32 words[15] = {};
+	__u64 sum = 0;
+
+	if (bytes > sizeof(words) || !bytes || load_bytes(ctx, at, words, bytes))
+		return 0;
+	for (int i = 0; i < 15; i++)
+		sum += words[i];
+	return sum;
+}
+
+/* Takes a segment of a flow into account that goes to Linux, `length` bytes at a place in a frame. */
+static __noinline int follow_segment(context *ctx, __u32 at, __u32 length, struct flow *flow)
+{
+	struct segment segment;
+	enum upper kind;
+	struct tcp tcp;
+
+	if (!flow || length < sizeof(tcp) || load_bytes(ctx, at, &tcp, sizeof(tcp)))
+		return 0;
+	kind = upper_of_tcp(&tcp, length);
+	if (kind == UPPER_ODD)
+		return 0;
+	segment = segment_of(&tcp, kind, length);
+	return takes(flow, &segment);
+}
+
+/* The flow of a packet that goes to Linux, whose headers are at these places in a frame. */
+static __noinline struct flow *flow_left4(context *ctx, __u32 at, __u32 upper, __u32 interface)
+{
+	struct flow_key key = { .rest = FLOW_REST(interface, 4, IPPROTO_TCP) };
+
+	at += __builtin_offsetof(struct ipv4, source);
+	if (load_bytes(ctx, at, key.source, 4) || load_bytes(ctx, at + 4, key.destination, 4) ||
+	    load_bytes(ctx, upper, &key.ports, sizeof(key.ports)))
+		return NULL;
+	return find_flow(&key);
+}
+
+static __noinline struct flow *flow_left6(context *ctx, __u32 at, __u32 interface)
+{
+	struct flow_key key = { .rest = FLOW_REST(interface, 6, IPPROTO_TCP) };
+
+	/* Addresses and ports follow each other there as here. */
+	at += __builtin_offsetof(struct ipv6, source);
+	return load_bytes(ctx, at, &key, __builtin_offsetof(struct flow_key, rest)) ? NULL : find_flow(&key);
+}
+
+/*
+ * Takes a segment into account that Linux gets because of its IP header: options, or no hop left. Connection tracking sees it
+ * as any other. Its header is at a place in the frame, and `room` bytes of the packet are there. Not static, so that the
+ * verifier looks at it once.
+ */
+__noinline int follow_left4(context *ctx, __u32 at, __u32 room, __u32 interface)
+{
+	__u32 header, length;
+	struct ipv4 ip;
+
+	if (load_bytes(ctx, at, &ip, sizeof(ip)))
+		return 0;
+	header = (ip.version_ihl & 15) * 4;
+	length = bpf_ntohs(ip.total_length);
+	if (ip.version_ihl >> 4 != 4 || header < sizeof(ip) || length < header || length > room ||
+	    ip.fragment & bpf_htons(0x3fff) || ip.protocol != IPPROTO_TCP ||
+	    !is_ones(sum_of_header(ctx, at, header)))
+		return 0;
+	return follow_segment(ctx, at + header, length - header, flow_left4(ctx, at, at + header, interface));
+}
+
+/* Likewise in IPv6, without a hop left; those behind extension headers are not followed. */
+__noinline int follow_left6(context *ctx, __u32 at, __u32 interface)
+{
+	struct ipv6 ip;
+
+	if (load_bytes(ctx, at, &ip, sizeof(ip)) || ip.next_header != IPPROTO_TCP)
+		return 0;
+	return follow_segment(ctx, at + sizeof(ip), bpf_ntohs(ip.payload_length), flow_left6(ctx, at, interface));
 }
 
 /* Where IPv6 packets of a flow go. */
@@ -418,6 +424,16 @@ static __always_inline bool translate6(struct ipv6 *ip, void *end, const struct 
 static __always_inline bool goes_by_flow(context *ctx, const struct packet *packet, __u32 family)
 {
 	return false;
+}
+
+static __always_inline int follow_left4(context *ctx, __u32 at, __u32 room, __u32 interface)
+{
+	return 0;
+}
+
+static __always_inline int follow_left6(context *ctx, __u32 at, __u32 interface)
+{
+	return 0;
 }
 
 #endif

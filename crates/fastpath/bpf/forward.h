@@ -191,13 +191,20 @@ static __always_inline enum verdict route4(context *ctx, struct packet *packet, 
 	if (ip->version_ihl != 0x45 || packet->length < sizeof(*ip) ||
 	    packet->length > room_from(packet, ip) || ip->fragment & bpf_htons(0x3fff) || !is_whole(ip) ||
 	    !is_single_host(source) || !is_single_host(destination))
-		return PASSED_HEADER;
-	if (ip->ttl <= 1)
-		return PASSED_HOPS;
-	if (sums_may_be_partial(packet) &&
-	    may_be_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
-			   packet->end))
-		return PASSED_PARTIAL_SUM;
+		verdict = PASSED_HEADER;
+	else if (ip->ttl <= 1)
+		verdict = PASSED_HOPS;
+	else if (sums_may_be_partial(packet) &&
+		 may_be_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1,
+				packet->length - sizeof(*ip), packet->end))
+		verdict = PASSED_PARTIAL_SUM;
+	else
+		verdict = FORWARDED;
+	if (verdict != FORWARDED) {
+		if (by_flow)
+			follow_left4(ctx, frame_bytes(packet->data, ip), room_from(packet, ip), ingress->interface);
+		return verdict;
+	}
 #ifdef FLOWS
 	way->flow = by_flow ? flow_of4(packet, ip) : NULL;
 	if (by_flow && !way->flow)
@@ -260,11 +267,17 @@ static __always_inline enum verdict route6(context *ctx, struct packet *packet, 
 	    packet->length > room_from(packet, ip) || ip->next_header == IPPROTO_HOPOPTS ||
 	    !is_plain(source.high) || !is_plain(destination.high))
 		return PASSED_HEADER;
-	if (ip->hop_limit <= 1)
+	if (ip->hop_limit <= 1) {
+		if (by_flow)
+			follow_left6(ctx, frame_bytes(packet->data, ip), packet->ingress->interface);
 		return PASSED_HOPS;
+	}
 	if (sums_may_be_partial(packet) &&
-	    may_be_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
+	    may_be_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end)) {
+		if (by_flow)
+			follow_left6(ctx, frame_bytes(packet->data, ip), packet->ingress->interface);
 		return PASSED_PARTIAL_SUM;
+	}
 #ifdef FLOWS
 	way->flow = by_flow ? flow_of6(packet, ip) : NULL;
 	if (by_flow && !way->flow)

@@ -55,8 +55,8 @@ pub(crate) struct Bucket {
 
 /// `struct flow`, with fields as in packets: network order.
 ///
-/// Shared with programs and workers. They write `ended`, `used_at`, `packets`, `bytes`, `acknowledged`, `end` and
-/// `follows`; the rest is the writer's.
+/// Shared with programs and workers. They write `ended`, `used_at`, `reply`, `packets`, `bytes`, `acknowledged`, `end`
+/// and `follows`; the rest is the writer's.
 #[repr(C)]
 pub(crate) struct Flow {
     /// IPv4 in the first, the others 0.
@@ -79,7 +79,8 @@ pub(crate) struct Flow {
     pub ended: AtomicU8,
     /// Jiffies (low 32 bits) of the last packet.
     pub used_at: AtomicU32,
-    unused: AtomicU32,
+    /// The number of the entry of the other direction; 0 if the program knows none.
+    pub reply: AtomicU32,
     pub packets: AtomicU64,
     /// Of frames as they arrive. The second cache line begins here.
     pub bytes: AtomicU64,
@@ -92,7 +93,7 @@ pub(crate) struct Flow {
     pub sum_ports: AtomicU32,
     /// Of TCP: the greatest number that packets have acknowledged.
     pub acknowledged: AtomicU32,
-    /// Of TCP: the number behind the data of the last packet.
+    /// Of TCP: the number behind the data of the last packet, if it is the connection's last one.
     pub end: AtomicU32,
     /// Which of these two are known: [`FOLLOWS_ACKNOWLEDGED`] and 2.
     pub follows: AtomicU32,

@@ -448,6 +448,7 @@ impl NewEntry {
         flow.translates.store(u8::from(new != old), Relaxed);
         flow.ended.store(0, Relaxed);
         flow.used_at.store(self.now_jiffies, Relaxed);
+        flow.reply.store(0, Relaxed);
         flow.packets.store(0, Relaxed);
         flow.bytes.store(0, Relaxed);
         flow.new_ports.store(new.ports, Relaxed);

@@ -7,7 +7,7 @@
 use bm_tests::conversation::{ACK, FIN, Heard, Host, PSH, RST, SYN, id_of};
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{SIDES, Side};
-use bm_tests::packet::{Quote, echo4, error4, error6, fragments4, pattern, put16};
+use bm_tests::packet::{Quote, echo4, error4, error6, fragments4, get16, pattern, put16};
 use bm_tests::rulesets::Random;
 use bm_wire::checksum;
 use bm_wire::protocol::{ICMP, TCP, UDP};
@@ -58,6 +58,12 @@ struct Connection {
     last: [Option<Vec<u8>>; 2],
     /// Bytes that each end has sent since it has heard of the other one.
     unanswered: [usize; 2],
+    /// Segments have been sent that no flow takes, or outside of the window: after those, Linux may take an RST otherwise
+    /// (docs/flows.md).
+    has_odd_segments: bool,
+    /// Since an RST, or a SYN in the middle, the other end is a new one: what it answered to anything but a SYN would be
+    /// outside of the window.
+    must_open: bool,
 }
 
 /// A packet on its way.
@@ -151,6 +157,7 @@ impl Traffic {
     pub fn forget(&mut self, random: &mut Random) {
         for connection in &mut self.connections {
             connection.answerer = None;
+            (connection.has_odd_segments, connection.must_open) = (false, false);
             (connection.last, connection.unanswered) = ([None, None], [0, 0]);
             // Some go on in the middle, as after a reboot of the router.
             let goes_on = connection.protocol == TCP && random.one_in(2);
@@ -168,11 +175,36 @@ fn is_of(frame: &[u8], id: u16) -> bool {
     id_of(frame) == Some(id) && hops == Some(&63)
 }
 
+/// What is sent, and whether Linux alone has forwarded it, as a line of a report; empty for what is in pieces.
+pub fn line(sent: &Sent, seen: &[Seen]) -> String {
+    let [frame] = &sent.frames[..] else { return String::new() };
+    let packet = &frame[PACKET..];
+    let (header, hops) = match packet[0] >> 4 {
+        4 => (usize::from(packet[0] & 15) * 4, packet[8]),
+        _ => (40, packet[7]),
+    };
+    let upper = &packet[header..];
+    let [source, destination] = [0, 2].map(|at| get16(upper, at));
+    let length = packet.len();
+    let came = if seen.iter().any(|seen| is_of(&seen.frame, sent.id)) { "came" } else { "did not come" };
+    let of_tcp = match packet[if header == 40 { 6 } else { 9 }] {
+        TCP => {
+            let [sequence, acknowledged] =
+                [4, 8].map(|at| u32::from_be_bytes(*upper[at..].first_chunk().expect("a header of TCP")));
+            format!(" flags {:#x} sequence {sequence} acknowledges {acknowledged}", upper[13])
+        }
+        _ => String::new(),
+    };
+    format!("#   {source} > {destination}{of_tcp}, {length} bytes, header {header}, {hops} hops: {came}\n")
+}
+
 impl Connection {
     fn new(protocol: u8, side: Side, own: SocketAddr, peer: SocketAddr) -> Self {
         let opener = Host::new(side, own, peer);
         let (last, unanswered) = ([None, None], [0, 0]);
-        Self { protocol, opener, answerer: None, phase: Phase::Begins, last, unanswered }
+        let phase = Phase::Begins;
+        let (has_odd_segments, must_open) = (false, false);
+        Self { protocol, opener, answerer: None, phase, last, unanswered, has_odd_segments, must_open }
     }
 
     fn random(random: &mut Random, port: u16) -> Self {
@@ -194,6 +226,8 @@ impl Connection {
     fn next(&mut self, random: &mut Random, by_opener: bool, id: u16, liberal: bool) -> Vec<Vec<u8>> {
         let last = self.last[usize::from(!by_opener)].clone();
         let (phase, protocol) = (self.phase, self.protocol);
+        let odd =
+            Odd { outside: liberal, resets: !self.has_odd_segments, only_opens: self.must_open && !liberal };
         // Half of a window, so that nothing is outside of it by accident.
         let may_fill = self.unanswered[usize::from(by_opener)] < 0x8000;
         let sender = self.sender(by_opener);
@@ -202,20 +236,26 @@ impl Connection {
             return vec![error(random, sender.side, &last, id)];
         }
         let frame = match protocol {
-            TCP if may_fill => segment(random, sender, phase, by_opener, liberal),
+            TCP if may_fill => segment(random, sender, phase, by_opener, odd),
             TCP => sender.segment(ACK, &[]),
             UDP => sender.datagram(&pattern(random.below(1200))),
             _ => echo(sender, by_opener, id),
         };
         let own = sender.own;
         let side = sender.side;
+        // An end's number behind its data is that of the next segment, unless this one is outside of the window.
+        let next = sender.sequence;
         self.unanswered[usize::from(by_opener)] += frame.len();
-        let flags = Heard::of(&frame).map_or(0, |heard| heard.flags);
+        let heard = Heard::of(&frame);
+        let flags = heard.as_ref().map_or(0, |heard| heard.flags);
+        let kind = random.below(24);
+        let is_odd = matches!(kind, 0 | 2) || heard.is_none_or(|heard| heard.next_sequence() != next);
+        self.has_odd_segments |= protocol == TCP && (is_odd || flags & URG != 0);
         if flags == SYN || flags & RST != 0 {
             // It may end the connection in Linux: what the other end sent then would begin one of its own.
-            self.answerer = None;
+            (self.answerer, self.must_open) = (None, true);
         }
-        match random.below(24) {
+        match kind {
             // No hop is left.
             0 => vec![changed(frame, |packet| hops(packet, 1))],
             1 if protocol == UDP && own.is_ipv4() && frame.len() > PACKET + 68 => {
@@ -228,7 +268,8 @@ impl Connection {
                 }
                 frames
             }
-            2 if own.is_ipv4() => vec![with_options(&frame)],
+            // The answer to a SYN is told by what comes of that, which must have no options.
+            2 if own.is_ipv4() && flags != SYN => vec![with_options(&frame)],
             _ => vec![frame],
         }
     }
@@ -253,7 +294,7 @@ impl Connection {
             let known = self.answerer.as_ref().is_some_and(|answerer| {
                 (answerer.side, answerer.own, answerer.peer) == (seen.side, heard.destination, heard.source)
             });
-            if !known {
+            if !known && (!self.must_open || heard.flags == SYN) {
                 self.answerer = Host::reached(seen.side, &seen.frame);
             }
         } else if (seen.side, heard.destination) != (self.opener.side, self.opener.own) {
@@ -269,23 +310,44 @@ impl Connection {
         self.phase = match (self.phase, heard.flags & (SYN | ACK | FIN)) {
             (_, flags) if flags & FIN != 0 => Phase::Ends,
             (_, SYN) => Phase::Asked,
-            (Phase::Asked, flags) if flags == SYN | ACK => Phase::Answered,
+            (Phase::Asked, flags) if flags == SYN | ACK => {
+                self.must_open = false;
+                Phase::Answered
+            }
             (Phase::Answered, ACK) => Phase::Established,
             (phase, _) => phase,
         };
     }
 }
 
+/// What an end of TCP may send besides what it should.
+#[derive(Clone, Copy)]
+struct Odd {
+    /// Segments outside of the window.
+    outside: bool,
+    resets: bool,
+    /// Nothing but a SYN.
+    only_opens: bool,
+}
+
 /// What an end of TCP sends in a phase: mostly what it should.
-fn segment(random: &mut Random, sender: &mut Host, phase: Phase, by_opener: bool, liberal: bool) -> Vec<u8> {
+fn segment(random: &mut Random, sender: &mut Host, phase: Phase, by_opener: bool, odd: Odd) -> Vec<u8> {
     let unusual = random.one_in(12);
+    let opens = match phase {
+        Phase::Asked => false,
+        _ if odd.only_opens => true,
+        Phase::Begins => !unusual,
+        Phase::Ends => !unusual && random.one_in(3),
+        _ => false,
+    };
     match (phase, by_opener) {
         // Numbers of a connection that is opened again are far behind those of the one before.
-        (Phase::Begins | Phase::Ends, true) if !unusual && (phase == Phase::Begins || random.one_in(3)) => {
+        (_, true) if opens => {
             sender.sequence = sender.sequence.wrapping_add(1 << 20);
             sender.segment(SYN, &[])
         }
-        (Phase::Asked, true) if !unusual => {
+        // Whatever else follows a SYN that Linux has let pass without taking it for a new connection is outside of the window.
+        (Phase::Asked, true) if !unusual || !odd.outside => {
             // The same SYN again: it counts as sent already.
             sender.sequence = sender.sequence.wrapping_sub(1);
             sender.segment(SYN, &[])
@@ -297,14 +359,15 @@ fn segment(random: &mut Random, sender: &mut Host, phase: Phase, by_opener: bool
         }
         (Phase::Answered, true) if !unusual => sender.segment(ACK, &[]),
         (Phase::Ends, _) if !unusual => sender.segment(random.choice(&[ACK, FIN | ACK]), &[]),
-        _ if unusual && liberal && random.one_in(3) => {
+        _ if unusual && odd.outside && random.one_in(3) => {
             let mut other = sender.clone();
             other.sequence = other.sequence.wrapping_add(random.choice(&[1 << 20, 0xf000_0000]));
             other.segment(ACK | PSH, &pattern(random.below(100)))
         }
         _ if unusual => {
             let flags = random.choice(&[FIN | ACK, FIN | ACK, RST, RST | ACK, ACK | PSH | URG, SYN]);
-            let flags = if flags == SYN && !by_opener { ACK } else { flags };
+            let is_odd = (flags == SYN && !by_opener) || (flags & RST != 0 && !odd.resets);
+            let flags = if is_odd { ACK } else { flags };
             let mut other = sender.clone();
             // A SYN in the middle does not change what is sent next.
             if flags == SYN { other.segment(flags, &[]) } else { sender.segment(flags, &[]) }
