@@ -429,7 +429,7 @@ class _Explanation(TypedDict):
     steps: List[Step]
     fate: Fate
     # The frames that leave: the packet, its fragments, or an ICMP error about it. For a packet that Linux
-    # gets, none.
+    # gets, or that goes by its flow, none.
     sent: List[SentFrame]
 
 
@@ -1288,7 +1288,7 @@ class Status(_Status, total=False):
 class Step(TypedDict):
     """A decision about a packet."""
     # `packet`, `filters`, `claim`, `linux`, `route`, `next hop`, `neighbor`, `mtu`, `ipsec`, `hooks`,
-    # `apps`, `icmp`, `result`.
+    # `apps`, `flow`, `icmp`, `result`.
     step: str
     text: str
 

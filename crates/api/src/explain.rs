@@ -25,7 +25,8 @@ pub struct Explanation {
     /// Why it is dropped or left to Linux: a name of `show drops`, or a cause of `show ports`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The frames that leave: the packet, its fragments, or an ICMP error about it. For a packet that Linux gets, none.
+    /// The frames that leave: the packet, its fragments, or an ICMP error about it. For a packet that Linux gets, or that goes
+    /// by its flow, none.
     pub sent: Vec<SentFrame>,
 }
 
@@ -33,7 +34,8 @@ pub struct Explanation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
-    /// `packet`, `filters`, `claim`, `linux`, `route`, `next hop`, `neighbor`, `mtu`, `ipsec`, `hooks`, `apps`, `icmp`, `result`.
+    /// `packet`, `filters`, `claim`, `linux`, `route`, `next hop`, `neighbor`, `mtu`, `ipsec`, `hooks`, `apps`, `flow`, `icmp`,
+    /// `result`.
     pub step: String,
     pub text: String,
 }

@@ -22,10 +22,16 @@ mod at {
 pub const HEADER_LEN: usize = at::OPTIONS;
 
 pub mod flag {
+    /// Ends a direction of a connection.
+    pub const FIN: u8 = 0x01;
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
+    /// Aborts a connection.
+    pub const RST: u8 = 0x04;
     /// The acknowledgement counts.
     pub const ACK: u8 = 0x10;
+    /// A part of the data is urgent.
+    pub const URG: u8 = 0x20;
 }
 
 /// A TCP segment: the payload of its packet. Its existence proves that the header is complete.

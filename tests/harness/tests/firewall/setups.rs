@@ -110,6 +110,17 @@ fn wait_for_flows(lab: &Lab, router: &Router, both: &[Conversation; 2]) -> Resul
     Ok(())
 }
 
+/// Whether `explain` says that a datagram of the opener goes by its flow.
+fn explains(router: &Router, opener: &Host) -> Result<(), String> {
+    let [from, to] = [opener.own, opener.peer].map(|end| (end.ip().to_string(), end.port().to_string()));
+    let port = opener.side.router();
+    let words = ["explain", &to.0, "--from", &from.0, "--in", port, "--sport", &from.1, "--dport", &to.1];
+    let explained = router.json(&words);
+    let steps = explained["steps"].as_array().map_or(&[][..], Vec::as_slice);
+    let has_flow = steps.iter().any(|step| step["step"] == "flow");
+    if has_flow && explained["fate"] == "sent" { Ok(()) } else { Err(format!("explain says {explained}")) }
+}
+
 /// Establishes both connections, and lets packets pass.
 fn converse(lab: &Lab, router: &Router, setup: &Setup, number: usize) -> Result<Outcome, String> {
     let mut seen = Vec::new();
@@ -124,6 +135,9 @@ fn converse(lab: &Lab, router: &Router, setup: &Setup, number: usize) -> Result<
     let before = sent(router);
     let count = talk(lab, &mut both, number as u64, &mut seen)?;
     let by_itself = sent(router) - before;
+    if setup.fast == Fast::ByFlows && FLOWS && router.is_kernel() {
+        explains(router, &ends(setup, UDP, number).0)?;
+    }
     both.iter_mut().try_for_each(|one| one.close(lab, &mut seen))?;
     seen.sort();
     Ok(Outcome { seen, share: by_itself * 100 / count, why: why(router) })

@@ -1,4 +1,6 @@
-//! `explain`: what the control thread says about a packet, completed by hooks, apps and IPsec.
+//! `explain`: what the control thread says about a packet, completed by hooks, apps, IPsec and its flow.
+
+mod flow;
 
 use std::sync::MutexGuard;
 
@@ -43,6 +45,12 @@ impl Daemon {
             } else if let Some(protection) = leaving {
                 let before_result = explained.steps.len() - 1;
                 apply(&mut explained, protection, before_result);
+            }
+        }
+        if let Some(of) = flow::OfConnection::read(&frame).filter(|_| explained.path == "kernel") {
+            let flows = self.control().flows(of.query())?;
+            if of.explain(&flows.flows, &mut explained) {
+                explained.fate = Fate::Sent;
             }
         }
         let error = explained.sent.first().filter(|_| explained.fate == Fate::Dropped);
