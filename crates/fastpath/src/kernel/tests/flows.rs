@@ -255,6 +255,59 @@ fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
     assert!(table.get(index).ended && table.get(reply).ended);
 }
 
+/// A frame whose packet has no hop left.
+fn without_hops(mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12] == 8 {
+        frame[22] = 1;
+        frame[24..26].fill(0);
+        let sum = checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame[21] = 1;
+    }
+    frame
+}
+
+/// A frame of IPv4 whose header has four bytes of options.
+fn with_options(frame: &[u8]) -> Vec<u8> {
+    let mut longer = [&frame[..34], &[1, 1, 1, 0], &frame[34..]].concat();
+    longer[14] = 0x46;
+    longer[17] += 4;
+    longer[24..26].fill(0);
+    let sum = checksum(&longer[14..38]);
+    longer[24..26].copy_from_slice(&sum.to_be_bytes());
+    longer
+}
+
+/// Connection tracking sees these segments, so an RST with the number behind the last one of them ends the connection.
+#[test]
+fn segments_that_linux_gets_count_at_an_rst() {
+    let Some((mut lab, mut table)) = by_flow() else { return };
+    for ipv6 in [false, true] {
+        let rst = frame(ipv6, false, Some(RST), b"");
+        let ack = frame(ipv6, false, Some(ACK), b"");
+        let mut odd = vec![
+            (frame(ipv6, false, Some(ACK | 32), b""), "linux_firewall"),
+            (without_hops(ack.clone()), "linux_hops"),
+        ];
+        if !ipv6 {
+            odd.push((with_options(&ack), "linux_header"));
+        }
+        for (before, cause) in odd {
+            let index = add(&mut table, &key(ipv6, protocol::TCP), &action(ipv6, true));
+            let reply = add(&mut table, &reply_key(ipv6), &FlowAction { out: 0, ..action(ipv6, false) });
+            table.set_acknowledged(reply, 2);
+            assert_eq!(lab.pass(&rst).0, XDP_REDIRECT);
+            lab.check_linux(&before, cause);
+            lab.check_linux(&rst, "linux_firewall");
+            assert!(table.get(index).ended && table.get(reply).ended, "{cause}");
+            for flow in [index, reply] {
+                table.remove(flow);
+            }
+        }
+    }
+}
+
 #[test]
 fn fin_and_rst_end_a_flow() {
     let Some((mut lab, mut table)) = by_flow() else { return };
