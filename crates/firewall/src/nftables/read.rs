@@ -116,10 +116,11 @@ pub(crate) fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
 /// A set by its table and name.
 pub(crate) type SetName = (TableName, Box<str>);
 
-/// One set and no other: its handle is that of another one in each table, also of the same name.
+/// What tells a set from all others: handles of sets are numbers within a table, and begin anew in one that is made again.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct SetId {
     name: SetName,
+    /// The table's handle.
     table: u64,
     handle: u64,
 }

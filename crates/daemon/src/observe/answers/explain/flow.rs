@@ -72,8 +72,8 @@ impl OfConnection {
 
     /// Says how its connection goes, if it is one of these: addresses match as they leave, too. Returns whether it is sent.
     pub fn explain(&self, flows: &[Flow], explained: &mut Explanation) -> bool {
-        let arrives = |flow: &&Flow| flow.arrives == self.tuple && flow.input == explained.interface;
-        let Some(flow) = flows.iter().find(arrives) else { return false };
+        let mut of_interface = flows.iter().filter(|flow| flow.input == explained.interface);
+        let Some(flow) = of_interface.find(|flow| flow.arrives == self.tuple) else { return false };
         let before_result = explained.steps.len().saturating_sub(1);
         explained.steps.insert(before_result, step("flow", in_words(flow)));
         let is_sent = self.is_plain && !flow.ended && explained.reason.as_deref() == Some("firewall");
