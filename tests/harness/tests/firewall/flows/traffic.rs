@@ -268,8 +268,8 @@ impl Connection {
                 }
                 frames
             }
-            // The answer to a SYN is told by what comes of that, which must have no options.
-            2 if own.is_ipv4() && flags != SYN => vec![with_options(&frame)],
+            // What answers a SYN, and its number, depends on whether it was heard, which is not seen of packets with options.
+            2 if own.is_ipv4() && flags & SYN == 0 => vec![with_options(&frame)],
             _ => vec![frame],
         }
     }
