@@ -14,7 +14,7 @@
 //! docs/conformance.md, brickmoon with Linux. `bridge` is a switch of brickmoon with many ends, `daemon` one on ports
 //! of DPDK. `flow` counts the losses of a steady stream; `bgp` and `frr` add routes, `netlink` does so without a
 //! routing daemon; `connections` empties the table of connection tracking, `conversation` is both ends of a
-//! connection; `reassembly` compares datagrams that Linux reassembled; `usage` measures the resources of a process.
+//! connection; `counters` are Linux's own; `reassembly` compares datagrams that Linux reassembled; `usage` measures the resources of a process.
 //!
 //! Nothing here uses brickmoon's crates except `bm-wire`'s checksum: the binary is controlled from outside. All
 //! functions panic if a test cannot continue, and say how to fix it.
@@ -27,6 +27,7 @@ pub mod case;
 pub mod command;
 pub mod connections;
 pub mod conversation;
+pub mod counters;
 pub mod daemon;
 pub mod differential;
 pub mod exchange;

@@ -12,22 +12,29 @@
 //!    own tests.
 //! 6. Noise that the kernel sends at any time: MLD and IGMP reports, router solicitations, and ARP or ND that only
 //!    confirms an entry. [`is_noise`] recognizes it; tests about these packets do not use it.
-//! 7. *The fragments of a datagram* that Linux reassembled because connections are tracked: `reassembly` compares such
+//! 7. *ICMP of the router itself* while Linux counts that it could not send some (`counters`): [`is_own_icmp`], only for the
+//!    suites `model` and `flows`.
+//! 8. *The fragments of a datagram* that Linux reassembled because connections are tracked: `reassembly` compares such
 //!    datagrams as a whole, only for the suite `rulesets`.
 
 use crate::lab::SIDES;
 use crate::packet::put16;
 use bm_wire::checksum;
 use bm_wire::ethernet::ethertype;
+use bm_wire::protocol::{ICMP, ICMPV6};
 
 /// Where an untagged frame's packet begins.
 const PACKET: usize = 14;
+/// A packet with another TTL has not lost a hop on its way here: the router has made it.
+const FORWARDED_TTL: u8 = 63;
 /// An IPv4 address that one case adds to the router, besides those of its links.
 pub const LOCAL4: &str = "10.77.1.2";
 /// Such an IPv6 address.
 pub const LOCAL6: &str = "2001:db8:1::3";
 /// Option type of a timestamp (RFC 791).
 const TIMESTAMP: u8 = 68;
+/// Type of an ICMPv6 echo reply (RFC 4443 4.2).
+const ECHO_REPLY6: u8 = 129;
 
 /// The frame with everything normalised that may differ.
 pub fn frame(mut frame: Vec<u8>) -> Vec<u8> {
@@ -37,6 +44,23 @@ pub fn frame(mut frame: Vec<u8>) -> Vec<u8> {
         _ => {}
     }
     frame
+}
+
+/// Whether a frame is an ICMP error or echo reply of the router itself.
+pub fn is_own_icmp(frame: &[u8]) -> bool {
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    match kind(frame) {
+        Some(ethertype::IPV4) => {
+            let kind = packet.get(usize::from(packet[0] & 15) * 4);
+            let tells = kind.is_some_and(|kind| matches!(kind, 0 | 3 | 5 | 11 | 12));
+            packet[9] == ICMP && packet[8] != FORWARDED_TTL && tells
+        }
+        Some(ethertype::IPV6) => {
+            let tells = packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6);
+            packet[6] == ICMPV6 && packet[7] != FORWARDED_TTL && tells
+        }
+        _ => false,
+    }
 }
 
 fn kind(frame: &[u8]) -> Option<u16> {

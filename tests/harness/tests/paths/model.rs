@@ -22,7 +22,6 @@
 
 mod beds;
 mod compare;
-mod counters;
 mod filters;
 mod generate;
 mod open;

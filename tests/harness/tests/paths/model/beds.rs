@@ -2,12 +2,12 @@
 //! at the same time.
 
 use crate::model::compare;
-use crate::model::counters::Counters;
 use crate::model::filters;
 use crate::model::probes::Probe;
 use crate::model::step::{Place, Step, Tool};
 use bm_tests::PATIENCE;
 use bm_tests::command::finish;
+use bm_tests::counters::Counters;
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::netlink::Requests;
@@ -354,12 +354,9 @@ impl<'a> Bed<'a> {
         self.sockets.iter().map(|(_, socket)| u64::from(socket.overflowed().unwrap_or_default())).sum()
     }
 
-    /// Whether Linux has failed to send an ICMPv6 error since the last exchange began.
+    /// Whether Linux has failed to send an ICMP error or reply since the last exchange began.
     pub fn has_failed_to_tell(&self) -> bool {
-        Counters::read(self.lab)
-            .grown_since(&self.counters)
-            .get("Icmp6OutErrors")
-            .is_some_and(|&count| count > 0)
+        Counters::read(self.lab).failed_to_send_icmp_since(&self.counters)
     }
 
     /// Linux's counters that have grown otherwise here than in the other lab since the last exchange began, as

@@ -43,7 +43,6 @@ const RST: u8 = 4;
 /// ICMP type 11 (RFC 792).
 const TIME_EXCEEDED: u8 = 11;
 /// ICMPv6 type 129 (RFC 4443 4.2).
-const ECHO_REPLY6: u8 = 129;
 const UDP: u8 = 17;
 /// Next header of IPv6 (RFC 8200 4.5).
 const FRAGMENT: u8 = 44;
@@ -179,15 +178,6 @@ pub fn is_answer_of_route(frame: &[u8]) -> bool {
         (TCP, _) => is_from_such && is_own(packet[8]) && packet[33] & RST != 0,
         _ => false,
     }
-}
-
-/// Whether a frame is an ICMPv6 error or echo reply of the router itself, which Linux sends by one socket.
-pub fn is_own_icmp6(frame: &[u8]) -> bool {
-    let packet = frame.get(PACKET..).unwrap_or_default();
-    kind(frame) == IPV6
-        && packet.get(6) == Some(&ICMPV6)
-        && packet.get(7).is_some_and(|hops| is_own(*hops))
-        && packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6)
 }
 
 /// Whether a frame goes to the anycast address of the first link, or answers for it.

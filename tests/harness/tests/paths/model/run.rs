@@ -2,7 +2,7 @@
 
 use crate::model::beds::{self, Bed};
 use crate::model::compare::{
-    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, is_own_icmp6, lacking, sorted,
+    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, lacking, sorted,
     trace,
 };
 use crate::model::generate::Generator;
@@ -10,6 +10,7 @@ use crate::model::probes;
 use crate::model::step::{Kind, Place, Step, Tool};
 use bm_tests::exchange::Seen;
 use bm_tests::lab::SIDES;
+use bm_tests::normalise::is_own_icmp;
 use bm_tests::reassembly;
 use bm_tests::subject::Subject;
 use std::collections::{BTreeSet, HashSet};
@@ -270,7 +271,7 @@ impl<'b, 'a> Run<'b, 'a> {
                         || ((rules_change || routes_change) && trace.is_no_route());
                     // Only Linux sends port unreachable, about packets that were left to it; in the middle of a step its
                     // tables may be in a state that neither round shows.
-                    let may_be_untold = self.has_failed_to_tell && is_own_icmp6(&seen.frame);
+                    let may_be_untold = self.has_failed_to_tell && is_own_icmp(&seen.frame);
                     !possible.contains(&trace)
                         && !may_be_between
                         && !may_be_untold
@@ -361,7 +362,7 @@ impl<'b, 'a> Run<'b, 'a> {
             return None;
         }
         if self.beds.iter().any(Bed::has_failed_to_tell) {
-            heard.iter_mut().for_each(|heard| heard.retain(|seen| !is_own_icmp6(&seen.frame)));
+            heard.iter_mut().for_each(|heard| heard.retain(|seen| !is_own_icmp(&seen.frame)));
         }
         if self.beds.iter().any(Bed::has_reassembled) {
             heard = heard.iter().map(|seen| reassembly::datagrams(seen)).collect();

@@ -1,9 +1,9 @@
 //! What Linux counts beside the packets that leave a router. In a report it says why one is missing; and it shows whether
 //! this machine has lost some between a router and the test.
 
-use bm_tests::lab::{Lab, SIDES};
-use bm_tests::netns::Namespace;
-use bm_tests::usage::backlog_drops;
+use crate::lab::{Lab, SIDES};
+use crate::netns::Namespace;
+use crate::usage::backlog_drops;
 use std::collections::BTreeMap;
 
 /// Column of `/proc/net/dev`: frames that a link did not take to send, as a veth whose other end has no room.
@@ -19,6 +19,7 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Those of now.
     pub fn read(lab: &Lab) -> Self {
         let mut protocols = BTreeMap::new();
         for file in ["snmp", "netstat"] {
@@ -36,6 +37,13 @@ impl Counters {
     pub fn lost_since(&self, before: &Self) -> u64 {
         // A link that was made again counts from 0.
         self.lost.saturating_sub(before.lost)
+    }
+
+    /// Whether Linux has failed to send an ICMP error or reply since then. It sends all of a processor by one socket, which
+    /// is shared by all namespaces since 5.18: packets that wait for their neighbor in one of them take the room of others.
+    pub fn failed_to_send_icmp_since(&self, before: &Self) -> bool {
+        let grown = self.grown_since(before);
+        ["IcmpOutErrors", "Icmp6OutErrors"].iter().any(|name| grown.get(name).is_some_and(|&count| count > 0))
     }
 
     /// By how much each counter has grown since then.
