@@ -14,6 +14,7 @@ use super::names::Names;
 use super::part::{Part, Unreadable};
 use bm_netlink::error::Error;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -109,22 +110,27 @@ impl Part for OnInterfaces {
 fn has_program(ifindex: u32, attach_point: u32) -> bool {
     let mut programs = [0u32; PROGRAMS];
     match call::ask(Command::ProgramsAt, &[(0, ifindex), (4, attach_point)], &mut programs) {
-        Ok(answer) => programs[..PROGRAMS.min(answer.word(24) as usize)].iter().any(|&id| !is_ours(id)),
+        Ok(answer) => programs[..PROGRAMS.min(answer.word(24) as usize)].iter().any(|&id| is_of_others(id)),
         // More than there is room for.
         Err(error) => error.raw_os_error() == Some(libc::ENOSPC),
     }
 }
 
-/// Whether a program is that of the kernel path, of this daemon or an earlier one.
-fn is_ours(program: u32) -> bool {
-    let Ok(program) = call::open(Command::ProgramById, &[(0, program)]) else { return false };
+/// Whether a program that was seen is there, and is not that of the kernel path, of this daemon or an earlier one.
+fn is_of_others(program: u32) -> bool {
+    let program = match call::open(Command::ProgramById, &[(0, program)]) {
+        Ok(program) => program,
+        // Detached since it was seen, as when an interface is deleted.
+        Err(error) if error.kind() == ErrorKind::NotFound => return false,
+        Err(_) => return true,
+    };
     let mut info = [0u32; PROGRAM_INFO / 4];
     if call::ask(Command::Info, &[(0, program.as_raw_fd() as u32)], &mut info).is_err() {
-        return false;
+        return true;
     }
     let name: Vec<u8> = info[PROGRAM_INFO / 4 - 4..].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-    name.starts_with(OURS.0) && name.ends_with(OURS.1)
+    !(name.starts_with(OURS.0) && name.ends_with(OURS.1))
 }
 
 /// Programs at netfilter's hooks.
@@ -272,6 +278,24 @@ mod tests {
             let words = [(0, LOOPBACK), (4, other.as_raw_fd() as u32), (8, TCX_INGRESS)];
             call::ask(Command::Attach, &words, &mut []).unwrap();
             assert!(has_program(LOOPBACK, TCX_INGRESS), "beside ours");
+        });
+    }
+
+    #[test]
+    fn a_program_that_has_gone_since_it_was_seen_does_not_count() {
+        alone(|| {
+            let program = program(SCHED_CLS, 0, -1, b"bm_other");
+            let mut info = [0u32; PROGRAM_INFO / 4];
+            call::ask(Command::Info, &[(0, program.as_raw_fd() as u32)], &mut info).unwrap();
+            let seen = info[1];
+            assert!(is_of_others(seen));
+            drop(program);
+            // The kernel frees it after a grace period.
+            let begin = std::time::Instant::now();
+            while is_of_others(seen) && begin.elapsed() < std::time::Duration::from_secs(10) {
+                std::thread::yield_now();
+            }
+            assert!(!is_of_others(seen));
         });
     }
 
