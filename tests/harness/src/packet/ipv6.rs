@@ -74,6 +74,15 @@ impl Ip6 {
         packet
     }
 
+    /// A segment with another sequence number.
+    pub fn sequence(mut self, number: u32) -> Self {
+        self.payload[4..8].copy_from_slice(&number.to_be_bytes());
+        put16(&mut self.payload, 16, 0);
+        let sum = self.pseudo().checksum(protocol::TCP, &self.payload);
+        put16(&mut self.payload, 16, sum);
+        self
+    }
+
     fn pseudo(&self) -> Pseudo {
         Pseudo::V6 { source: self.source.into(), destination: self.destination.into() }
     }

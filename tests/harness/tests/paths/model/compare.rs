@@ -65,10 +65,9 @@ pub fn is_of_round(frame: &[u8], token: [u8; 4]) -> bool {
             }
             // Fragments after the first have the number as their identification.
             let id = kind(frame) == IPV4 && packet.get(4..6) == Some(&token[2..]);
-            let opens = [0x11, 0x22, 0x33, 0x44];
-            let acknowledges = [0x11, 0x22, 0x33, 0x45];
-            let has = |word: [u8; 4]| packet.windows(4).any(|four| four == word);
-            advertises || id || has(token) || has(opens) || has(acknowledges)
+            let opens = probes::sequence(token);
+            let numbers = [token, opens.to_be_bytes(), (opens + 1).to_be_bytes()];
+            advertises || id || numbers.iter().any(|number| has_token(packet, *number))
         }
         _ => has_token(packet, token),
     }

@@ -103,6 +103,12 @@ pub fn token(round: u32) -> [u8; 4] {
     (0xb37e_0000 | round & 0xffff).to_be_bytes()
 }
 
+/// The sequence number of a round's SYNs. What Linux answers them with acknowledges the next number, which is no other
+/// round's.
+pub fn sequence(token: [u8; 4]) -> u32 {
+    0x4c00_0000 | u32::from(u16::from_be_bytes([token[2], token[3]])) << 1
+}
+
 /// Makes the packets of a round.
 struct Round {
     token: [u8; 4],
@@ -198,7 +204,7 @@ impl Round {
             for to in ["10.9.9.9", "10.20.1.9", "198.51.100.1"] {
                 let (from, data) = (self.source4(), self.data(8));
                 let packet = if protocol == 6 {
-                    Ip4::tcp_syn(&from, to, 1024, port)
+                    Ip4::tcp_syn(&from, to, 1024, port).sequence(sequence(self.token))
                 } else {
                     Ip4::udp_ports(&from, to, 53, port, &data)
                 };
@@ -208,7 +214,7 @@ impl Round {
             let (from, data) = (self.source6(), self.data(8));
             let to = "2001:db8:a020:1::9";
             let packet = if protocol == 6 {
-                Ip6::tcp_syn(&from, to, 1024, port)
+                Ip6::tcp_syn(&from, to, 1024, port).sequence(sequence(self.token))
             } else {
                 Ip6::udp_ports(&from, to, 53, port, &data)
             };

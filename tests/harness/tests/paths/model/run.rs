@@ -2,8 +2,7 @@
 
 use crate::model::beds::{self, Bed};
 use crate::model::compare::{
-    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, lacking, sorted,
-    trace,
+    describe, is_answer_of_route, is_anycast, is_from_broadcast, is_multipath, lacking, sorted, trace,
 };
 use crate::model::generate::Generator;
 use crate::model::probes;
