@@ -1,13 +1,13 @@
 //! How soon a rule of Linux takes effect while packets flow: rules are added and removed in a stream, on both paths,
 //! also while a batch of routes is being followed. Packets that were sent after a rule's command had returned, and
-//! still arrived, were forwarded by the fast path although Linux would have dropped them.
+//! still arrived, were forwarded by the fast path although Linux would have dropped them. Of a flow there is not one.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab};
-use bm_tests::subject::{Router, each};
-use bm_tests::{command, report, sys};
+use bm_tests::subject::{Forwarding, Router, Subject, each};
+use bm_tests::{PATIENCE, command, report, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Largest allowed median of the time that a rule takes.
 const BOUND: Duration = Duration::from_millis(100);
@@ -176,4 +176,100 @@ fn a_rule_does_not_wait_for_a_batch_of_routes() {
         let (rounds, passed) = Stream::to("10.9.9.9", RATE).passed_during(lab, rounds);
         judge(router, &format!("xfrm, while {ROUTES} routes change again and again"), &passed, &rounds);
     });
+}
+
+/// Packets a second of a flow, if the machine can send as many.
+const RATE_OF_FLOW: u32 = 100_000;
+
+/// A change of the ruleset that drops a flow, and back.
+struct Change {
+    name: &'static str,
+    needs: &'static str,
+    before: &'static str,
+    drop: &'static str,
+    pass: &'static str,
+}
+
+const CHANGES: &[Change] = &[
+    Change {
+        name: "nft add rule",
+        needs: "nft",
+        before: "nft 'add table ip t; add chain ip t f { type filter hook forward priority 0; }; add rule ip t f counter'",
+        drop: "nft add rule ip t f ip daddr 10.9.9.9 drop",
+        pass: "nft 'flush chain ip t f; add rule ip t f counter'",
+    },
+    Change {
+        name: "nft add element",
+        needs: "nft",
+        before: "nft 'flush chain ip t f; add set ip t bad { type ipv4_addr; }; add rule ip t f ip daddr @bad drop'",
+        drop: "nft add element ip t bad '{ 10.9.9.9 }'",
+        pass: "nft delete element ip t bad '{ 10.9.9.9 }'",
+    },
+    Change {
+        name: "nft flush ruleset, and another one",
+        needs: "nft",
+        before: "nft 'flush chain ip t f; add rule ip t f counter'",
+        drop: "nft 'flush ruleset; add table ip u; add chain ip u f { type filter hook forward priority 0; policy drop; }'",
+        pass: "nft 'flush ruleset; add table ip t; add chain ip t f { type filter hook forward priority 0; }; \
+               add rule ip t f counter'",
+    },
+    Change {
+        name: "iptables -I",
+        needs: "iptables-nft",
+        before: "nft flush ruleset; iptables-nft -A FORWARD -j ACCEPT",
+        drop: "iptables-nft -I FORWARD -d 10.9.9.9 -j DROP",
+        pass: "iptables-nft -D FORWARD -d 10.9.9.9 -j DROP",
+    },
+];
+
+/// Waits until the router forwards the stream by flow.
+fn wait_for_flow(router: &Router) {
+    let (begin, before) = (Instant::now(), router.sent());
+    while router.flows() == 0 || router.sent() == before {
+        assert!(begin.elapsed() < PATIENCE, "not by flow\n{}", router.status_text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_flow_ends_before_the_command_that_drops_it_returns() {
+    for subject in Subject::with_tc("flow-in-time") {
+        if matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. }) {
+            // Workers leave to Linux what goes by flow elsewhere.
+            continue;
+        }
+        let lab = Lab::new("flow-in-time", Ends::Silent);
+        let router = subject.start(&lab);
+        for change in CHANGES {
+            if !command::has(change.needs) {
+                report::skip("rules_in_time", &format!("{}: there is no {}", change.name, change.needs));
+                continue;
+            }
+            shell(&lab, change.before);
+            router.settle();
+            let round = || {
+                if router.is_kernel() {
+                    wait_for_flow(&router);
+                }
+                let drop = timed(&lab, change.drop);
+                std::thread::sleep(GONE);
+                let pass = timed(&lab, change.pass);
+                (drop[1], pass[0])
+            };
+            let rounds = || (0..ROUNDS).map(|_| round()).collect::<Vec<_>>();
+            let (rounds, passed) = Stream::to("10.9.9.9", RATE_OF_FLOW).passed_during(&lab, rounds);
+            let late = passed.iter().filter(|(_, sent)| {
+                rounds.iter().any(|(dropped, passes)| (*dropped..*passes).contains(sent))
+            });
+            let (late, name) = (late.count(), router.name());
+            report::say(&format!(
+                "{name}: {}, {ROUNDS} times: {late} packets passed after the command, {} of {} in all",
+                change.name,
+                passed.len(),
+                passed.last().map_or(0, |(number, _)| number + 1)
+            ));
+            assert_eq!(late, 0, "{name}: {}\n{}", change.name, router.status_text());
+        }
+        router.stop();
+    }
 }
