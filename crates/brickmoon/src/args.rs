@@ -143,7 +143,7 @@ pub struct Top {
     /// Seconds from one update to the next, such as 0.5.
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     pub interval: Duration,
-    /// View to begin with: overview, ports, workers, drops, apps, hooks, switches, ipsec or cluster.
+    /// View to begin with: overview, ports, workers, drops, flows, apps, hooks, switches, ipsec or cluster.
     #[arg(long, value_name = "VIEW", default_value = "overview")]
     pub view: bm_tui::View,
     /// Print one view as text, with the rates of one interval, and exit. --json does the same as JSON.

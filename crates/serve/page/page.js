@@ -7,6 +7,7 @@ const EMPTY_EVERY = 5;
 const TIMEOUT_MS = 6000;
 const HISTORY = 60;
 const ROUTES = 50;
+const FLOWS = 50;
 const COLORS = ["#2463c4", "#d9822b", "#1a9e77", "#b3479d", "#8a8f00", "#d64545", "#5f6c7b", "#00a0b0"];
 const ACTIONS = {
   "forward": "forwarded", "host": "given to Linux", "resolve": "held until the MAC address of the neighbor is known",
@@ -52,6 +53,8 @@ function counters(sample) {
       all.set(name, (all.get(name) || 0) + link[key]);
     }
   }
+  const flows = sample.status.flows;
+  all.set("flows/learned", flows.learned).set("flows/ended", sum(flows.ended)).set("flows/not_learned", sum(flows.not_learned));
   for (const hook of sample.hooks.hooks)
     for (const key of ["frames", "errors"]) all.set("hook/" + hook.name + "/" + key, hook[key]);
   for (const sa of sample.sas.sas)
@@ -217,6 +220,13 @@ function chart(keys) {
   });
   svg.append(label(0, 10, short(most) + "/s"), label(0, height + 12, "2 min ago"), label(width, height + 12, "now", "end"));
   $("drop-chart").replaceChildren(svg);
+}
+function showFlowTable(flows) {
+  $("flows-card").hidden = !flows.max;
+  const use = flows.why_not ? "not in use: " + flows.why_not : "in use for " + flows.families.join(" and ");
+  table("flow-table", [["flows", 1], ["room for", 1], ["learned/s", 1], ["ended/s", 1], ["not learned/s", 1], ["use"]], [[
+    whole(flows.flows), whole(flows.max), short(rate("flows/learned")), short(rate("flows/ended")), short(rate("flows/not_learned")), use,
+  ]]);
 }
 function showWorkers(workers) {
   $("workers-card").hidden = !workers.length;
@@ -390,6 +400,33 @@ function showVrfs(ports) {
   select.hidden = false;
 }
 
+// ---- Flows, on request as well
+
+const end = (address, port) => (address.includes(":") ? "[" + address + "]" : address) + ":" + port;
+function leavesAs({ arrives, leaves }) {
+  if (!leaves) return "";
+  const from = end(leaves.source, leaves.source_port), to = end(leaves.destination, leaves.destination_port);
+  return [from !== end(arrives.source, arrives.source_port) && "from " + from, to !== end(arrives.destination, arrives.destination_port) && "to " + to]
+    .filter(Boolean).join(" ");
+}
+async function searchFlows() {
+  const query = new URLSearchParams({ sort: "packets", limit: FLOWS }), filter = $("flow-query").value.trim();
+  if (filter) query.set("filter", filter);
+  try {
+    const reply = await ask("/v1/flows?" + query);
+    $("flow-trouble").hidden = true;
+    const columns = [["protocol"], ["in"], ["source"], ["destination"], ["out"], ["leaves as"], ["packets", 1], ["bytes", 1], ["age", 1], ["idle", 1]];
+    table("flows", columns, reply.flows.map(flow => [
+      flow.protocol, flow.input, end(flow.arrives.source, flow.arrives.source_port), end(flow.arrives.destination, flow.arrives.destination_port),
+      flow.output, leavesAs(flow), whole(flow.packets), short(flow.bytes, " ") + "B", whole(flow.age_s) + " s",
+      flow.ended ? "ended" : whole(flow.idle_s) + " s",
+    ]), "no flows");
+  } catch (error) {
+    $("flow-trouble").hidden = false;
+    set($("flow-trouble"), error.message);
+  }
+}
+
 // ---- Updates
 
 async function ask(path) {
@@ -430,6 +467,7 @@ async function update() {
   showPorts(ports.ports);
   showVrfs(ports.ports);
   showDrops(drops);
+  showFlowTable(status.flows);
   showWorkers(workers.workers);
   showGraph(links.links, ports.ports);
   showHooks(hooks.hooks);
@@ -456,6 +494,10 @@ async function loop() {
 $("search").addEventListener("submit", event => {
   event.preventDefault();
   search(false);
+});
+$("flow-search").addEventListener("submit", event => {
+  event.preventDefault();
+  searchFlows();
 });
 $("more").addEventListener("click", () => search(true));
 $("login").addEventListener("submit", event => {

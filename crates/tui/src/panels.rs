@@ -6,6 +6,7 @@ mod ports;
 
 pub use flows::{apps, drops, links, workers};
 pub use others::{fabric, hooks, sas, switches};
+pub(crate) use others::{flow_ends, flow_table};
 pub use ports::{left_to_linux, ports};
 
 use crate::model::Model;
@@ -24,6 +25,9 @@ pub fn overview(model: &Model, sample: &Sample) -> Vec<Panel> {
     };
     if !sample.workers.workers.is_empty() {
         panels.push(workers(model, sample));
+    }
+    if sample.status.flows.max > 0 {
+        panels.push(flow_table(model, sample));
     }
     panels.push(drops(model, sample));
     if !sample.status.notes.is_empty() {

@@ -123,6 +123,20 @@ impl Sample {
     fn other_counters(&self, all: &mut HashMap<String, u64>) {
         all.insert("drops".into(), self.drops.total);
         all.extend(self.drops.drops.iter().map(|drop| (format!("drop/{}", drop.reason), drop.frames)));
+        let flows = &self.status.flows;
+        let [ended, not_learned] = [&flows.ended, &flows.not_learned].map(|of| of.values().sum());
+        let totals = [
+            ("learned", flows.learned),
+            ("ended", ended),
+            ("not_learned", not_learned),
+            ("full", flows.full),
+        ];
+        add(all, "flows", &totals);
+        for (event, by_reason) in [("ended", &flows.ended), ("not learned", &flows.not_learned)] {
+            let counters =
+                by_reason.iter().map(|(reason, count)| (format!("flows/{event}/{reason}"), *count));
+            all.extend(counters);
+        }
         for hook in &self.hooks.hooks {
             let dropped = hook.drops.values().sum();
             add(all, &format!("hook/{}", hook.name), &[("frames", hook.frames), ("dropped", dropped)]);

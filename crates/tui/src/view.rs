@@ -16,6 +16,8 @@ pub enum View {
     Ports,
     Workers,
     Drops,
+    /// The table of flows.
+    Flows,
     /// Apps and the links between them.
     Apps,
     Hooks,
@@ -27,11 +29,12 @@ pub enum View {
 
 impl View {
     /// All views, in the order of their keys.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Overview,
         Self::Ports,
         Self::Workers,
         Self::Drops,
+        Self::Flows,
         Self::Apps,
         Self::Hooks,
         Self::Switches,
@@ -45,6 +48,7 @@ impl View {
             Self::Ports => "ports",
             Self::Workers => "workers",
             Self::Drops => "drops",
+            Self::Flows => "flows",
             Self::Apps => "apps",
             Self::Hooks => "hooks",
             Self::Switches => "switches",
@@ -59,6 +63,7 @@ impl View {
             Self::Overview | Self::Drops => true,
             Self::Ports => sample.status.path != "lua",
             Self::Workers => !sample.workers.workers.is_empty(),
+            Self::Flows => sample.status.flows.max > 0,
             Self::Apps => !sample.apps.apps.is_empty() || !sample.links.links.is_empty(),
             Self::Hooks => !sample.hooks.hooks.is_empty(),
             Self::Switches => !sample.switches.switches.is_empty(),
@@ -75,6 +80,7 @@ impl View {
             Self::Ports => vec![panels::ports(model, sample), panels::left_to_linux(sample)],
             Self::Workers => vec![panels::workers(model, sample)],
             Self::Drops => vec![panels::drops(model, sample)],
+            Self::Flows => vec![panels::flow_table(model, sample), panels::flow_ends(model, sample)],
             Self::Apps => vec![panels::apps(model, sample), panels::links(model, sample)],
             Self::Hooks => vec![panels::hooks(model, sample)],
             Self::Switches => vec![panels::switches(model, sample)],

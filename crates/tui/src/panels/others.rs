@@ -1,10 +1,57 @@
-//! Hooks, switches, IPsec and the cluster.
+//! Flows, hooks, switches, IPsec and the cluster.
 
 use super::bits;
 use crate::model::Model;
 use crate::panel::Align::{Left, Right};
 use crate::panel::{Cell, Panel};
 use crate::sample::{Sample, sa_key};
+
+/// The table of flows (docs/flows.md) in one row.
+pub(crate) fn flow_table(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Flows",
+        &[
+            ("FLOWS", Right),
+            ("MAX", Right),
+            ("LEARNED/S", Right),
+            ("ENDED/S", Right),
+            ("NOT LEARNED/S", Right),
+            ("NO ROOM/S", Right),
+            ("USE", Left),
+        ],
+        "no table of flows",
+    );
+    let flows = &sample.status.flows;
+    let rates = model.rates_of("flows");
+    let in_use = match &flows.why_not {
+        Some(why) => format!("not in use: {why}"),
+        None => format!("in use for {}", flows.families.join(" and ")),
+    };
+    panel.row([
+        Cell::count(flows.flows),
+        Cell::count(flows.max),
+        Cell::rate(rates.get("learned")),
+        Cell::rate(rates.get("ended")),
+        Cell::rate(rates.get("not_learned")),
+        Cell::rate(rates.get("full")).bad_above_zero(),
+        Cell::text(in_use),
+    ]);
+    panel
+}
+
+/// One row for each reason why flows have ended, or why none was made of a packet.
+pub(crate) fn flow_ends(model: &Model, sample: &Sample) -> Panel {
+    let columns = &[("EVENT", Left), ("REASON", Left), ("/S", Right), ("FLOWS", Right)];
+    let mut panel = Panel::new("Ended and not learned", columns, "nothing yet");
+    let flows = &sample.status.flows;
+    let ended = flows.ended.iter().map(|counter| ("ended", counter));
+    let not_learned = flows.not_learned.iter().map(|counter| ("not learned", counter));
+    for (event, (reason, count)) in ended.chain(not_learned).filter(|(_, (_, count))| **count > 0) {
+        let rate = model.rate(&format!("flows/{event}/{reason}"));
+        panel.row([Cell::text(event), Cell::text(reason), Cell::rate(rate), Cell::count(*count)]);
+    }
+    panel
+}
 
 /// One row per hook.
 pub fn hooks(model: &Model, sample: &Sample) -> Panel {

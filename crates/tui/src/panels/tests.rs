@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use bm_api::{Account, Cluster, FabricLink, Hook, Hooks, Sa, Sas, Switch, SwitchPort, Switches};
+use bm_api::{
+    Account, Cluster, FabricLink, FlowsState, Hook, Hooks, Sa, Sas, Status, Switch, SwitchPort, Switches,
+};
 
 fn sample(factor: u64) -> Sample {
     let account = Account { received: 10 * factor, dropped: factor, ..Account::default() };
@@ -42,7 +44,16 @@ fn sample(factor: u64) -> Sample {
     };
     // A second SA of the same name, as during a rekey, whose counters are its own.
     let other_sa = Sa { spi: 257, packets: 50 * factor, ..sa.clone() };
+    let flows = FlowsState {
+        families: vec!["ipv4".into(), "ipv6".into()],
+        flows: 5,
+        max: 100,
+        learned: 10 * factor,
+        ended: [("idle".into(), factor)].into(),
+        ..FlowsState::default()
+    };
     Sample {
+        status: Status { flows, ..Status::default() },
         hooks: Hooks { hooks: vec![hook] },
         switches: Switches {
             switches: vec![Switch { name: "lan".into(), ports: vec![port], ..Switch::default() }],
@@ -64,6 +75,10 @@ fn other_tables_show_their_rates() {
     model.add(Duration::from_secs(2), Ok(sample(3)));
     let sample = sample(3);
     let expected = [
+        (flow_table(&model, &sample), r#""ended_s":2.0,"flows":5,"learned_s":20.0,"max":100"#),
+        (flow_table(&model, &sample), r#""use":"in use for ipv4 and ipv6""#),
+        (flow_ends(&model, &sample), r#""event":"ended","flows":3"#),
+        (flow_ends(&model, &sample), r#""_s":2.0"#),
         (hooks(&model, &sample), r#""dropped_s":2.0,"ejected":0,"errors":0,"frames_s":200.0"#),
         (hooks(&model, &sample), r#""last_error":"acl.lua:3: no""#),
         (
