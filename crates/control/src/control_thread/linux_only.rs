@@ -99,7 +99,7 @@ impl LinuxOnlyList {
                 .bypassed()
                 .map(|(key, list)| Bypassed {
                     setting: key.into(),
-                    packets: list.into_iter().map(|entry| self.shown_entry(mirror, entry)).collect(),
+                    packets: list.into_iter().map(|entry| shown(mirror, entry, false)).collect(),
                 })
                 .collect(),
         }
@@ -360,6 +360,11 @@ mod tests {
             let shown = listed.shown(&Mirror::default());
             let first_packets = shown.linux_only.iter().map(|entry| entry.first_packets);
             assert_eq!(first_packets.collect::<Vec<_>>(), [flows, false]);
+            // Those that are bypassed are about all packets.
+            listed.firewall = Firewall { nftables: FirewallMode::Bypass, ..Firewall::default() };
+            let shown = listed.shown(&Mirror::default());
+            let mut bypassed = shown.bypassed.iter().flat_map(|bypassed| &bypassed.packets);
+            assert!(bypassed.all(|entry| !entry.first_packets));
         }
     }
 
