@@ -37,8 +37,8 @@ const AFTER: &str = ".rodata.observe";
 const AGE: Duration = Duration::from_millis(50);
 /// How soon it is reported again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How long one is remembered that sends no second packet.
-const KEEP: Duration = Duration::from_secs(4);
+/// How long one is remembered that sends no second packet: of a million connections each has one seldom.
+const KEEP: Duration = Duration::from_secs(12);
 
 /// The maps of flows, and the observer.
 pub(super) struct FlowMaps {
