@@ -252,7 +252,9 @@ impl Router<'_> {
 
     /// Makes brickmoon forget all flows.
     pub fn clear_flows(&self) {
-        assert!(self.ask("clear", &["flows"]).is_none_or(|message| message.status.success()), "clear flows");
+        let Some(daemon) = &self.daemon else { return };
+        let message = daemon.ask(self.namespace, "clear", &["flows"]);
+        assert!(message.status.success(), "clear flows:\n{}", daemon.with_log(&message));
     }
 
     /// Frames that brickmoon itself has sent, on all ports; 0 for Linux.

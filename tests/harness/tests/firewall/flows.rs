@@ -6,7 +6,7 @@
 //! ports are answered, and lost segments are sent again. Segments outside of the window of TCP are only sent while
 //! Linux takes them (`nf_conntrack_tcp_be_liberal`), and checksums are right: in flows brickmoon checks neither.
 //!
-//! `BM_SEED` sets the seed, `BM_FLOWS_SECONDS` makes a run longer, and with `BM_FLOWS` packets go by flow.
+//! `BM_SEED` sets the seed, and `BM_FLOWS_SECONDS` makes a run longer.
 
 #[path = "flows/rules.rs"]
 mod rules;
@@ -198,8 +198,10 @@ fn differs_by_lost_icmp(beds: &[Bed], before: &[Counters], seen: &[Seen], expect
     let others = |frames: &[Seen]| -> Vec<Seen> {
         frames.iter().filter(|one| !normalise::is_own_icmp(&one.frame)).cloned().collect()
     };
-    let failed =
-        beds.iter().zip(before).any(|(bed, before)| Counters::read(bed.lab).failed_to_send_icmp_since(before));
+    let failed = beds
+        .iter()
+        .zip(before)
+        .any(|(bed, before)| Counters::read(bed.lab).failed_to_send_icmp_since(before));
     failed && others(seen) == others(expected)
 }
 
@@ -275,13 +277,11 @@ fn connections_are_as_with_linux_alone() {
     }
     let labs: Vec<Lab> =
         subjects.iter().map(|subject| Lab::new(&format!("flo-{subject}"), Ends::Silent)).collect();
-    // As in the configuration, not by default.
-    let by_flow = std::env::var_os("BM_FLOWS").is_some();
-    let mut beds: Vec<Bed> = Vec::new();
-    for (lab, subject) in labs.iter().zip(&subjects) {
-        let router = if by_flow { subject.start_with_flows(lab) } else { subject.start(lab) };
-        beds.push(Bed { lab, router });
-    }
+    let mut beds: Vec<Bed> = labs
+        .iter()
+        .zip(&subjects)
+        .map(|(lab, subject)| Bed { lab, router: subject.start_with_flows(lab) })
+        .collect();
     for bed in &beds {
         // Without rules, each daemon does something, which is checked at the end.
         let address = |text: &str| text.parse().expect("an address and a port");
@@ -304,7 +304,7 @@ fn connections_are_as_with_linux_alone() {
     for bed in beds {
         let (name, by_itself) = (bed.router.name(), bed.router.sent());
         report::say(&format!("flows: {name} sent {by_itself} frames itself"));
-        let knows_flows = by_flow && if bed.router.is_kernel() { FLOWS } else { FLOWS_OF_WORKERS };
+        let knows_flows = if bed.router.is_kernel() { FLOWS } else { FLOWS_OF_WORKERS };
         let enough = !knows_flows || !bed.router.is_brickmoon() || by_itself as usize * 50 > came;
         assert!(enough, "{name} sends few packets itself\n{}", bed.router.status_text());
         bed.router.settle();

@@ -239,7 +239,7 @@ fn a_flow_ends_before_the_command_that_drops_it_returns() {
             continue;
         }
         let lab = Lab::new("flow-in-time", Ends::Silent);
-        let router = subject.start(&lab);
+        let router = subject.start_with_flows(&lab);
         for change in CHANGES {
             if !command::has(change.needs) {
                 report::skip("rules_in_time", &format!("{}: there is no {}", change.name, change.needs));

@@ -16,7 +16,6 @@ mod established;
 mod new;
 
 use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -117,20 +116,19 @@ impl Bed {
         let testbed = Testbed::up(&options.testbed)?;
         testbed.change_routes(Change::Add, &one_route())?;
         established::set_rules(&testbed)?;
-        let limits = Limits::raise(&testbed, connections)?;
+        let _limits = Limits::raise(&testbed, connections)?;
         let (programs, stream) = (Programs::load()?, established::stream(connections));
-        established::establish(&testbed, &programs, case, &stream)?;
-        // A connection is two flows, though the second one of these is not used.
+        // Two flows a connection. The daemon is first: of the end of earlier connections Linux tells nobody.
         let flows = (2 * connections).clamp(FLOWS_MIN, FLOWS_MAX);
-        let daemon = start_daemon(&testbed, options, flows)?;
+        let daemon = start_daemon(&testbed, options, flows, &["--path", "kernel", "--attach", "xdp"])?;
+        established::establish(&testbed, &programs, case, &stream)?;
         let learned = established::learn(options, &daemon, &testbed, &programs, &stream)?;
         let table_bytes = map_bytes(&testbed, "flows")?;
         let program = borrow_program(&testbed)?;
-        let observer = borrow_observer(&testbed)?;
-        let observer = observer.ok_or("it is not at tc's egress of the router's interfaces");
+        let observer =
+            borrow_observer(&testbed)?.ok_or("it is not at tc's egress of the router's interfaces");
         let observer = observer.map_err(BenchError::build("the daemon's observer of what Linux sends"))?;
         let programs_of_daemon = DaemonPrograms { program, observer };
-        let _limits = limits;
         Ok(Self {
             daemon,
             programs_of_daemon,
@@ -221,19 +219,23 @@ impl Bed {
     }
 }
 
-/// Starts the daemon on the kernel path, at XDP, with room for so many flows.
-fn start_daemon(testbed: &Testbed, options: &KernelOptions, flows: usize) -> Result<Daemon, BenchError> {
+/// Starts the daemon on both ports with room for so many flows. `path` are options that say how it forwards.
+fn start_daemon(
+    testbed: &Testbed,
+    options: &KernelOptions,
+    flows: usize,
+    path: &[&str],
+) -> Result<Daemon, BenchError> {
     let folder = Path::new("/run").join(&options.testbed.prefix);
     let file = folder.join("config.toml");
-    let text = format!("[daemon]\n[flows]\nmax = {flows}\n");
-    let written: io::Result<()> = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
+    let text = format!("[daemon]\n[flows]\nmode = \"auto\"\nmax = {flows}\n");
+    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
     written.map_err(TestbedError::system("write a configuration"))?;
-    let program = options.program.clone().unwrap_or_else(router);
     let mut arguments = vec!["--config".into(), file.into_os_string()];
-    arguments.extend(["--path", "kernel", "--attach", "xdp"].map(Into::into));
-    for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
-        arguments.extend(["--port".into(), port.into()]);
-    }
+    arguments.extend(path.iter().map(Into::into));
+    let ports = [&testbed.interfaces.router_in, &testbed.interfaces.router_out];
+    arguments.extend(ports.iter().flat_map(|port| ["--port".into(), port.into()]));
+    let program = options.program.clone().unwrap_or_else(router);
     Ok(Daemon::start_in(&testbed.router, folder, &program, &arguments)?)
 }
 

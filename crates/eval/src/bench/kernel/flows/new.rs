@@ -19,10 +19,10 @@ use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::super::{KernelOptions, tcp};
-use super::{SUBJECTS, established};
+use super::{FLOWS_MIN, SUBJECTS, established, start_daemon};
 use crate::alternate::{Quantiles, spread, take_turns};
 use crate::bench::{BenchError, rounded};
-use crate::demo::daemon::{Daemon, ForwardingPath};
+use crate::demo::daemon::Daemon;
 use crate::report::Row;
 
 /// Time for start and end of the daemon in a turn.
@@ -104,8 +104,7 @@ fn turn(
     if !with_daemon {
         return connections(testbed, slot);
     }
-    let (program, path) = (options.program.as_deref(), ForwardingPath::Auto);
-    let mut daemon = Daemon::start(testbed, &options.testbed.prefix, program, path, None)?;
+    let mut daemon = start_daemon(testbed, options, FLOWS_MIN, &[])?;
     await_flows(options, &daemon)?;
     let rate = connections(testbed, slot)?;
     daemon.stop()?;
