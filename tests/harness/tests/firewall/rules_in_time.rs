@@ -231,6 +231,17 @@ fn wait_for_flow(router: &Router) {
     }
 }
 
+/// Drops the stream once and lets it pass again: when the first command had returned, and when the second one began.
+fn drop_and_pass(lab: &Lab, router: &Router, change: &Change) -> (Duration, Duration) {
+    if router.is_kernel() {
+        wait_for_flow(router);
+    }
+    let [_, dropped] = timed(lab, change.drop);
+    std::thread::sleep(GONE);
+    let [passes, _] = timed(lab, change.pass);
+    (dropped, passes)
+}
+
 #[test]
 fn a_flow_ends_before_the_command_that_drops_it_returns() {
     for subject in Subject::with_tc("flow-in-time") {
@@ -247,16 +258,7 @@ fn a_flow_ends_before_the_command_that_drops_it_returns() {
             }
             shell(&lab, change.before);
             router.settle();
-            let round = || {
-                if router.is_kernel() {
-                    wait_for_flow(&router);
-                }
-                let drop = timed(&lab, change.drop);
-                std::thread::sleep(GONE);
-                let pass = timed(&lab, change.pass);
-                (drop[1], pass[0])
-            };
-            let rounds = || (0..ROUNDS).map(|_| round()).collect::<Vec<_>>();
+            let rounds = || (0..ROUNDS).map(|_| drop_and_pass(&lab, &router, change)).collect::<Vec<_>>();
             let (rounds, passed) = Stream::to("10.9.9.9", RATE_OF_FLOW).passed_during(&lab, rounds);
             let late = passed.iter().filter(|(_, sent)| {
                 rounds.iter().any(|(dropped, passes)| (*dropped..*passes).contains(sent))
