@@ -80,6 +80,7 @@ mod tests {
             request::STATUS.path,
             request::PORTS.path,
             request::DROPS.path,
+            request::FLOWS.path,
             request::ROUTES.path,
             request::WORKERS.path,
             request::LINKS.path,
