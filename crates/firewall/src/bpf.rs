@@ -116,7 +116,7 @@ fn has_program(ifindex: u32, attach_point: u32) -> bool {
     }
 }
 
-/// Whether a program that was seen is there, and is not that of the kernel path, of this daemon or an earlier one.
+/// Whether a listed program still exists, and is not that of the kernel path, of this daemon or an earlier one.
 fn is_of_others(program: u32) -> bool {
     let program = match call::open(Command::ProgramById, &[(0, program)]) {
         Ok(program) => program,

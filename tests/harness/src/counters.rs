@@ -19,7 +19,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those of now.
+    /// Reads `/proc/net` of the router and of the hosts.
     pub fn read(lab: &Lab) -> Self {
         let mut protocols = BTreeMap::new();
         for file in ["snmp", "netstat"] {

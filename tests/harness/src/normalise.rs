@@ -52,12 +52,12 @@ pub fn is_own_icmp(frame: &[u8]) -> bool {
     match kind(frame) {
         Some(ethertype::IPV4) => {
             let kind = packet.get(usize::from(packet[0] & 15) * 4);
-            let tells = kind.is_some_and(|kind| matches!(kind, 0 | 3 | 5 | 11 | 12));
-            packet[9] == ICMP && packet[8] != FORWARDED_TTL && tells
+            let is_error_or_reply = kind.is_some_and(|kind| matches!(kind, 0 | 3 | 5 | 11 | 12));
+            packet[9] == ICMP && packet[8] != FORWARDED_TTL && is_error_or_reply
         }
         Some(ethertype::IPV6) => {
-            let tells = packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6);
-            packet[6] == ICMPV6 && packet[7] != FORWARDED_TTL && tells
+            let is_error_or_reply = packet.get(40).is_some_and(|kind| *kind < 128 || *kind == ECHO_REPLY6);
+            packet[6] == ICMPV6 && packet[7] != FORWARDED_TTL && is_error_or_reply
         }
         _ => false,
     }

@@ -20,7 +20,9 @@ pub use neighbor::{
 };
 
 use bm_wire::Mac;
+use bm_wire::checksum::Pseudo;
 use bm_wire::ethernet::{Tag, ethertype};
+use bm_wire::protocol;
 
 /// An untagged frame.
 pub fn frame(destination: Mac, source: Mac, ethertype: u16, payload: &[u8]) -> Vec<u8> {
@@ -32,6 +34,14 @@ pub fn ip_frame(destination: Mac, source: Mac, packet: &[u8]) -> Vec<u8> {
     let kind =
         if packet.first().is_some_and(|first| first >> 4 == 6) { ethertype::IPV6 } else { ethertype::IPV4 };
     frame(destination, source, kind, packet)
+}
+
+/// Gives a TCP segment another sequence number.
+fn set_sequence(segment: &mut [u8], number: u32, pseudo: Pseudo) {
+    segment[4..8].copy_from_slice(&number.to_be_bytes());
+    put16(segment, 16, 0);
+    let sum = pseudo.checksum(protocol::TCP, segment);
+    put16(segment, 16, sum);
 }
 
 /// The frame with another outer tag.

@@ -37,7 +37,7 @@ const AFTER: &str = ".rodata.observe";
 const AGE: Duration = Duration::from_millis(50);
 /// How soon it is reported again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How long one is remembered that sends no second packet: of a million connections each has one seldom.
+/// How long a flow with one packet is remembered. Each of a million connections has a packet every few seconds only.
 const KEEP: Duration = Duration::from_secs(12);
 
 /// The maps of flows, and the observer.

@@ -1,6 +1,6 @@
 //! IPv4 packets (RFC 791).
 
-use super::{pattern, put16};
+use super::{pattern, put16, set_sequence};
 use bm_wire::checksum::{self, Pseudo};
 use bm_wire::protocol;
 use std::net::Ipv4Addr;
@@ -78,10 +78,8 @@ impl Ip4 {
 
     /// A segment with another sequence number.
     pub fn sequence(mut self, number: u32) -> Self {
-        self.payload[4..8].copy_from_slice(&number.to_be_bytes());
-        put16(&mut self.payload, 16, 0);
-        let sum = self.pseudo().checksum(protocol::TCP, &self.payload);
-        put16(&mut self.payload, 16, sum);
+        let pseudo = self.pseudo();
+        set_sequence(&mut self.payload, number, pseudo);
         self
     }
 

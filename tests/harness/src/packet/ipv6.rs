@@ -1,6 +1,6 @@
 //! IPv6 packets (RFC 8200).
 
-use super::{pattern, put16};
+use super::{pattern, put16, set_sequence};
 use bm_wire::checksum::{self, Pseudo};
 use bm_wire::protocol;
 use std::net::Ipv6Addr;
@@ -76,10 +76,8 @@ impl Ip6 {
 
     /// A segment with another sequence number.
     pub fn sequence(mut self, number: u32) -> Self {
-        self.payload[4..8].copy_from_slice(&number.to_be_bytes());
-        put16(&mut self.payload, 16, 0);
-        let sum = self.pseudo().checksum(protocol::TCP, &self.payload);
-        put16(&mut self.payload, 16, sum);
+        let pseudo = self.pseudo();
+        set_sequence(&mut self.payload, number, pseudo);
         self
     }
 

@@ -195,14 +195,15 @@ impl Epoch<'_, '_> {
 
 /// Whether frames differ only by errors and replies of a router, and Linux counts that it could not send some.
 fn differs_by_lost_icmp(beds: &[Bed], before: &[Counters], seen: &[Seen], expected: &[Seen]) -> bool {
-    let others = |frames: &[Seen]| -> Vec<Seen> {
-        frames.iter().filter(|one| !normalise::is_own_icmp(&one.frame)).cloned().collect()
-    };
     let failed = beds
         .iter()
         .zip(before)
         .any(|(bed, before)| Counters::read(bed.lab).failed_to_send_icmp_since(before));
-    failed && others(seen) == others(expected)
+    failed && without_own_icmp(seen) == without_own_icmp(expected)
+}
+
+fn without_own_icmp(frames: &[Seen]) -> Vec<&Seen> {
+    frames.iter().filter(|one| !normalise::is_own_icmp(&one.frame)).collect()
 }
 
 /// A difference in words, with all that has led to it.

@@ -1,6 +1,6 @@
 //! How soon a rule of Linux takes effect while packets flow: rules are added and removed in a stream, on both paths,
 //! also while a batch of routes is being followed. Packets that were sent after a rule's command had returned, and
-//! still arrived, were forwarded by the fast path although Linux would have dropped them. Of a flow there is not one.
+//! still arrived, were forwarded by the fast path although Linux would have dropped them. No packet that goes by flow may do so.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab};
@@ -258,8 +258,9 @@ fn a_flow_ends_before_the_command_that_drops_it_returns() {
             }
             shell(&lab, change.before);
             router.settle();
-            let rounds = || (0..ROUNDS).map(|_| drop_and_pass(&lab, &router, change)).collect::<Vec<_>>();
-            let (rounds, passed) = Stream::to("10.9.9.9", RATE_OF_FLOW).passed_during(&lab, rounds);
+            let (rounds, passed) = Stream::to("10.9.9.9", RATE_OF_FLOW).passed_during(&lab, || {
+                (0..ROUNDS).map(|_| drop_and_pass(&lab, &router, change)).collect::<Vec<_>>()
+            });
             let late = passed.iter().filter(|(_, sent)| {
                 rounds.iter().any(|(dropped, passes)| (*dropped..*passes).contains(sent))
             });

@@ -118,7 +118,7 @@ impl Bed {
         established::set_rules(&testbed)?;
         let _limits = Limits::raise(&testbed, connections)?;
         let (programs, stream) = (Programs::load()?, established::stream(connections));
-        // Two flows a connection. The daemon is first: of the end of earlier connections Linux tells nobody.
+        // A connection is two flows. The daemon learns none that began before it, so it starts first.
         let flows = (2 * connections).clamp(FLOWS_MIN, FLOWS_MAX);
         let daemon = start_daemon(&testbed, options, flows, &["--path", "kernel", "--attach", "xdp"])?;
         established::establish(&testbed, &programs, case, &stream)?;

@@ -268,7 +268,7 @@ impl Connection {
                 }
                 frames
             }
-            // What answers a SYN, and its number, depends on whether it was heard, which is not seen of packets with options.
+            // No packet with options is heard here, and what follows a SYN depends on whether it was heard.
             2 if own.is_ipv4() && flags & SYN == 0 => vec![with_options(&frame)],
             _ => vec![frame],
         }

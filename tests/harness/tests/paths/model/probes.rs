@@ -103,8 +103,7 @@ pub fn token(round: u32) -> [u8; 4] {
     (0xb37e_0000 | round & 0xffff).to_be_bytes()
 }
 
-/// The sequence number of a round's SYNs. What Linux answers them with acknowledges the next number, which is no other
-/// round's.
+/// The sequence number of a round's SYNs. Answers acknowledge the number after it, which no other round uses.
 pub fn sequence(token: [u8; 4]) -> u32 {
     0x4c00_0000 | u32::from(u16::from_be_bytes([token[2], token[3]])) << 1
 }
