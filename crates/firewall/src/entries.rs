@@ -10,6 +10,8 @@ pub(super) const MATCHES_MAX: usize = 1000;
 
 /// Why fragments are Linux's.
 pub(super) const REASSEMBLES: &str = "connection tracking reassembles fragments";
+/// Why packets are Linux's though no rule translates them.
+pub(super) const TRANSLATES: &str = "connections keep the translation that they have";
 
 /// Entries, in the order in which they were found.
 #[derive(Debug, Default)]
@@ -52,6 +54,11 @@ impl Entries {
         if *count == 1 {
             self.list.push(LinuxOnly { feature, traffic, repeats, why: why() });
         }
+    }
+
+    /// Whether there is an entry for this traffic.
+    pub(crate) fn has(&self, repeats: Repeats, feature: Feature, traffic: &Traffic) -> bool {
+        self.places.contains_key(&(feature, traffic.clone(), repeats))
     }
 
     /// Adds packets that arrive on an interface or on those above it, such as VLANs.

@@ -9,11 +9,11 @@
 
 mod parse;
 
-use super::Feature;
 use super::condition::{Condition, Families};
-use super::entries::{Entries, REASSEMBLES};
+use super::entries::{Entries, REASSEMBLES, TRANSLATES};
 use super::names::Names;
 use super::part::{Part, Unreadable};
+use super::{Feature, Repeats};
 use bm_netlink::error::Error;
 use bm_netlink::legacy_tables;
 use bm_wire::Family;
@@ -88,6 +88,22 @@ impl Part for Legacy {
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {
         self.tables.iter().for_each(|table| analyse_table(table, names, entries));
+        self.tables
+            .iter()
+            .filter(|table| &*table.name == "nat")
+            .for_each(|table| self.add_translated(table, entries));
+    }
+}
+
+impl Legacy {
+    /// Adds the packets of connections that may be translated because there is a table for it. It stays when its rules go.
+    fn add_translated(&self, nat: &Table, entries: &mut Entries) {
+        let all = Families::only(nat.family).all();
+        let tracks = self.tables.iter().any(|table| table.family == nat.family && table.tracks.is_some());
+        if tracks && !entries.has(Repeats::EachPacket, Feature::Iptables, &all) {
+            entries
+                .add(Feature::Iptables, all, || format!("legacy {} table nat: {TRANSLATES}", command(nat)));
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! The nftables ruleset: which packets its chains can drop, change or count. This includes chains of `iptables-nft`.
 //!
-//! Only base chains at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
+//! Only base chains of type nat and those at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
 //! inet, ip and ip6, ingress of inet, ingress and egress of netdev; and output, which ICMP errors about such packets pass. A packet that arrives on a bridge port goes to
 //! Linux already, so the bridge family does not matter, nor does arp.
 //!
 //! A chain with policy drop concerns all packets. In one with policy accept each rule counts that has an effect: with
 //! its own matches and those of the rules that lead to it. A rule that only accepts or returns has none, since
 //! without it the packet would get as far or meet a later rule, which counts by itself. Rules that depend on
-//! connections concern both directions of them and everything related: all packets.
+//! connections concern both directions of them and everything related: all packets. So does a chain of type nat, without
+//! any rule too: as long as there is one, at whatever hook, packets of connections that were translated before are.
 //!
 //! A rule also leads to the chains that elements of its verdict maps name, and what the elements of a set do to the
 //! packets that look them up (counters, limits, quotas) is an effect of the rule, so these elements are read as well.
@@ -71,6 +72,7 @@ use step::{Encounters, Key, States, Step, Target};
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
 mod hook {
     pub const PREROUTING: u32 = 0;
+    pub const INPUT: u32 = 1;
     pub const FORWARD: u32 = 2;
     pub const OUTPUT: u32 = 3;
     pub const POSTROUTING: u32 = 4;
@@ -99,7 +101,8 @@ pub(super) struct TableName {
 /// The parts of a ruleset that matter here.
 #[derive(Debug, Default)]
 pub(super) struct Ruleset {
-    /// Tables that are not dormant, with their base chains at hooks of routed packets and of ICMP errors about them.
+    /// Base chains of tables that are not dormant: those at hooks of routed packets and of ICMP errors about them, and all of
+    /// type nat.
     pub bases: Vec<Base>,
     /// Rules, by chain.
     pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
@@ -127,6 +130,8 @@ pub(super) struct Base {
     pub name: Box<str>,
     pub place: Place,
     pub drops: bool,
+    /// Whether it is of type nat.
+    pub is_nat: bool,
     /// States in which packets of flows pass it.
     pub states: States,
 }
@@ -136,6 +141,8 @@ pub(super) struct Base {
 pub(super) enum Place {
     /// In the way of packets of these families.
     Ip(Families),
+    /// In the way of packets of these families to this machine: of type nat.
+    Input(Families),
     /// In the way of ICMP errors about packets of these families.
     Output(Families),
     /// After the drivers of these interfaces.

@@ -3,7 +3,7 @@
 use super::step::States;
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, title};
 use crate::condition::{Condition, Families};
-use crate::entries::Entries;
+use crate::entries::{Entries, TRANSLATES};
 use crate::names::{Device, NamedInterface, Names};
 use crate::{Counters, Feature, Repeats, RulesetFacts, Traffic};
 use std::fmt::Write;
@@ -25,6 +25,7 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
     let mut facts = RulesetFacts { has_timeouts, untracked: true, ..RulesetFacts::default() };
     for base in &ruleset.bases {
         match &base.place {
+            Place::Input(_) => {}
             Place::Ip(families) => {
                 let forks = Vec::new();
                 let chain =
@@ -45,6 +46,19 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
         }
     }
     entries.facts = Some(facts);
+    ruleset.bases.iter().for_each(|base| add_translated(base, entries));
+}
+
+/// Adds the packets of connections that may be translated because there is a chain of type nat.
+fn add_translated(base: &Base, entries: &mut Entries) {
+    let (Place::Ip(families) | Place::Input(families) | Place::Output(families)) = &base.place else {
+        return;
+    };
+    if base.is_nat && !entries.has(Repeats::EachFlow, Feature::Nftables, &families.all()) {
+        entries.add_that(Repeats::EachFlow, Feature::Nftables, families.all(), || {
+            format!("{} has type nat: {TRANSLATES}", base.title())
+        });
+    }
 }
 
 /// What is found in a chain in the way of routed packets.

@@ -358,22 +358,20 @@ fn flowtable(raw: &Raw<'_>) -> Result<Option<Flowtable>, Malformed> {
     Ok(Some(Flowtable { table, name: attribute::text(name), devices }))
 }
 
-/// A base chain in the way of routed packets, or of ICMP errors about them.
+/// A base chain of type nat, or one in the way of routed packets or of ICMP errors about them.
 fn chain(raw: &Raw<'_>, tables: &Tables) -> Result<Option<Base>, Malformed> {
     let [table, name, hooked, policy, kind] = some(attributes(raw), nfta::CHAIN)?;
     let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
     let table = TableName { family: family(raw), name: attribute::text(table) };
-    let Some(place) = place(table.family, Attributes::new(hooked))? else { return Ok(None) };
+    let is_nat = kind.map(attribute::text).is_some_and(|kind| &*kind == "nat");
+    let Some(place) = place(table.family, is_nat, Attributes::new(hooked))? else { return Ok(None) };
     if tables.get(&table).is_some_and(Table::is_dormant) {
         return Ok(None);
     }
     let drops = policy.and_then(number) == Some(0);
-    let states = match kind.map(attribute::text) {
-        // Only the first packets of connections pass it.
-        Some(kind) if &*kind == "nat" => States::NONE,
-        _ => states_at(Attributes::new(hooked))?,
-    };
-    Ok(Some(Base { table, name: attribute::text(name), place, drops, states }))
+    // Only the first packets of connections pass one of type nat.
+    let states = if is_nat { States::NONE } else { states_at(Attributes::new(hooked))? };
+    Ok(Some(Base { table, name: attribute::text(name), place, drops, is_nat, states }))
 }
 
 /// States in which packets of flows pass a hook of IP, by its priority.
@@ -384,7 +382,7 @@ fn states_at(hooked: Attributes<'_>) -> Result<States, Malformed> {
     Ok(if early { States::ALL } else { States::OF_FLOWS })
 }
 
-fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed> {
+fn place(family: u8, is_nat: bool, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed> {
     let [at, ..] = some(hooked, nfta::HOOK)?;
     let families = match family {
         nfproto::INET => Families::BOTH,
@@ -401,6 +399,7 @@ fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed>
         (nfproto::NETDEV, _) => None,
         (_, Some(hook::PREROUTING | hook::FORWARD | hook::POSTROUTING)) => Some(Place::Ip(families)),
         (_, Some(hook::OUTPUT)) => Some(Place::Output(families)),
+        (_, Some(hook::INPUT)) if is_nat => Some(Place::Input(families)),
         _ => None,
     })
 }

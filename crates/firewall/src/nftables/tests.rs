@@ -134,6 +134,7 @@ fn base(family: u8, families: Families) -> Base {
         name: "fw".into(),
         place: Place::Ip(families),
         drops: false,
+        is_nat: false,
         states: States::OF_FLOWS,
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 const ALL: Traffic = Traffic::All { ipv4: true, ipv6: true };
 const IPV4: Traffic = Traffic::All { ipv4: true, ipv6: false };
+const IPV6: Traffic = Traffic::All { ipv4: false, ipv6: true };
 
 /// A namespace with links, and a watch in it with an empty list.
 struct Watched {
@@ -184,6 +185,24 @@ fn rules_of_nftables_chains() {
     watched.none("nft delete table ip t");
 }
 
+/// Connections keep it when its rule goes, as long as there is a chain of type nat.
+#[test]
+fn chains_of_type_nat_translate_without_a_rule() {
+    let Some(mut watched) = Watched::new("nat") else { return };
+    let (chain, kept) = ("nat hook postrouting priority srcnat", "chain out of table ip t has type nat");
+    watched.one(&format!("nft 'table ip t {{ chain out {{ type {chain}; }}; }}'"), &IPV4, kept);
+    watched.one("nft add rule ip t out masquerade", &IPV4, "of chain out of table ip t: masquerade");
+    watched.one("nft flush chain ip t out", &IPV4, kept);
+    watched.none("nft add table ip t '{ flags dormant; }'");
+    watched.none("nft delete table ip t");
+    watched.one(
+        "nft 'table ip6 t { chain in { type nat hook input priority 0; }; }'",
+        &IPV6,
+        "chain in of table ip6 t",
+    );
+    watched.none("nft delete table ip6 t");
+}
+
 #[test]
 fn ipsec_policies() {
     let Some(mut watched) = Watched::new("xfrm") else { return };
@@ -284,6 +303,10 @@ fn legacy_tables() {
         "chain POSTROUTING of legacy iptables table nat: MASQUERADE",
     );
     watched.none(&format!("iptables-legacy -D {nat}"));
+    let counts = "INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT";
+    let kept = "legacy iptables table nat: connections keep the translation that they have";
+    watched.one(&format!("iptables-legacy -A {counts}"), &IPV4, kept);
+    watched.none(&format!("iptables-legacy -D {counts}"));
     let six = Addresses::Ipv6(None, Some("2001:db8::/32".parse().unwrap()));
     let six = Traffic::Matching(Match { addresses: six, protocol: Some(17), ..Match::default() });
     let rule = "FORWARD -i a+ -d 2001:db8::/32 -p udp -j ACCEPT";
