@@ -4,7 +4,7 @@
 //! unshare --net target/release/examples/updates
 //! ```
 
-use bm_conntrack::{Arrival, Connection, Conntrack, EventKind, Events, Update, status};
+use bm_conntrack::{Connection, Conntrack, Update, status};
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -36,16 +36,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     gone.iter_mut().for_each(|update| update.original.source_port = 1);
     measure("connections that are gone", &mut conntrack, &gone)?;
 
-    // Connections have events only if they begin with a subscription.
-    let destroyed = Events::open(&[EventKind::Destroyed], None, Events::BUFFER)?;
-    let _with_events = connect("127.0.0.2")?;
-    let mut connections = conntrack.list(None)?;
-    connections.retain(|connection| connection.original.destination.to_string().ends_with(".2"));
-    measure("with events, of removals alone", &mut conntrack, &updates(&connections, true))?;
-    let mut all = Events::open(&[EventKind::Updated], Some(&conntrack), Events::BUFFER)?;
-    measure("with events, one's own left out", &mut conntrack, &updates(&connections, true))?;
-    assert_eq!(all.read()?, Arrival::Events(Vec::new()), "one's own");
-    drop((destroyed, all));
     list(&mut conntrack)
 }
 

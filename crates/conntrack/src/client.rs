@@ -91,11 +91,6 @@ impl Conntrack {
             changed => changed.map(|()| true),
         }
     }
-
-    /// The port of the socket, which events of its requests bear.
-    pub(crate) fn port(&self) -> Result<u32, Error> {
-        self.socket.port()
-    }
 }
 
 /// The socket, or an error for a kernel without netfilter.

@@ -16,12 +16,6 @@ pub mod message {
     pub(crate) const DELETE: u16 = SUBSYSTEM | 2;
 }
 
-/// Groups of events (`NFNLGRP_CONNTRACK_*`).
-pub mod group {
-    pub(crate) const UPDATE: u32 = 2;
-    pub(crate) const DESTROY: u32 = 3;
-}
-
 /// Attributes of a connection (`CTA_*`).
 pub mod attribute {
     pub(crate) const TUPLE_ORIGINAL: u16 = 1;

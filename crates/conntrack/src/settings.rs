@@ -6,14 +6,25 @@ use std::str::FromStr;
 use std::{fs, io};
 
 const DIRECTORY: &str = "/proc/sys/net/netfilter";
+/// States of TCP connections, as names of settings have them. A connection has never the first one.
+const TCP_STATES: [&str; 10] = [
+    "none",
+    "syn_sent",
+    "syn_recv",
+    "established",
+    "fin_wait",
+    "close_wait",
+    "last_ack",
+    "time_wait",
+    "close",
+    "syn_sent",
+];
 
 /// Settings of the network namespace of the thread that reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Packets and bytes of connections are counted.
     pub acct: bool,
-    /// Which connections have events: 0, 1 or 2 ([`crate::Events`]).
-    pub events: u8,
     /// The most connections of the machine.
     pub max: u32,
     /// Of established TCP connections, in seconds.
@@ -35,11 +46,19 @@ impl Settings {
         Self::read_from(Path::new(DIRECTORY))
     }
 
+    /// How long Linux keeps a TCP connection in a state (`enum tcp_conntrack`) without packets, in seconds.
+    ///
+    /// # Errors
+    /// If it cannot be read, or there is no such state.
+    pub fn tcp_timeout_s(state: u8) -> io::Result<u32> {
+        let name = TCP_STATES.get(usize::from(state)).ok_or(io::ErrorKind::InvalidInput)?;
+        number(Path::new(DIRECTORY), &format!("nf_conntrack_tcp_timeout_{name}"))
+    }
+
     fn read_from(directory: &Path) -> io::Result<Self> {
         let flag = |name| Ok::<_, io::Error>(number::<u32>(directory, name)? != 0);
         Ok(Self {
             acct: flag("nf_conntrack_acct")?,
-            events: number(directory, "nf_conntrack_events")?,
             max: number(directory, "nf_conntrack_max")?,
             tcp_timeout_established_s: number(directory, "nf_conntrack_tcp_timeout_established")?,
             udp_timeout_s: number(directory, "nf_conntrack_udp_timeout")?,

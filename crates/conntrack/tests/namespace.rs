@@ -10,7 +10,5 @@ mod netns;
 mod bed;
 #[path = "namespace/connections.rs"]
 mod connections;
-#[path = "namespace/events.rs"]
-mod events;
 #[path = "namespace/updates.rs"]
 mod updates;

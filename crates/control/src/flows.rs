@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! reports of what Linux sends ─► checks ─► Linux keeps the connection ─► the table of flows ─► programs
-//! events of connections, rules, routes, settings, time ───────────────────► out of the table
+//! rules, routes, settings, time; programs that find a connection gone ─────► out of the table
 //! control ─► Orders ─► bm-flows, which alone writes the table; `show flows`, `clear flows`
 //! ```
 //!

@@ -13,11 +13,12 @@
 
 #ifdef FLOWS
 
-/* Numbers of buckets and of flows for which the map has room. */
+/* Numbers of buckets and of flows for which the map has room; and after how many jiffies a connection is looked up again. */
 const volatile struct {
 	__u32 buckets;
 	__u32 flows;
-} room SEC(".rodata.flows") = { 1, 1 };
+	__u32 check_every;
+} room SEC(".rodata.flows") = { 1, 1, 1 };
 
 /* One value: a page with the head, the buckets, and the flows from the next page on. The loader sets its size. */
 struct {

@@ -17,6 +17,8 @@
 #define FLOW_TAG_SHIFT 54
 #define FOLLOWS_ACKNOWLEDGED 1
 #define FOLLOWS_END 2
+#define FLOW_TRANSLATES 1 /* in flow.flags: addresses or ports change */
+#define FLOW_TRACKED 2	  /* packets belong to a connection of Linux, which must still be as it was learned */
 #define FLOWS_IPV4 1 /* in flow_head.families */
 #define FLOWS_IPV6 2
 
@@ -43,21 +45,32 @@ struct flow {
 	__u8 family;	/* 4 or 6 */
 	__u32 epoch;	/* 0 once it is taken out */
 	__u16 out;	/* brickmoon's index of the interface that Linux sent it through */
-	__u8 translates; /* whether addresses or ports change */
-	__u8 ended;	/* set by the program at FIN or RST */
-	__u32 used_at;	/* jiffies (low 32 bits) of the last packet, by the program */
-	__u32 reply;	/* the number of the other direction's entry, by the program; 0 if it knows none */
+	__u8 flags;
+	__u8 ended;	  /* why it is no longer used (enum flow_end), by the program */
+	__u32 used_at;	  /* jiffies (low 32 bits) of the last packet, by the program */
+	__u16 reply_low;  /* the number of the other direction's entry, by the program; 0 if it knows none */
+	__u8 reply_high;
+	__u8 follows; /* which of `acknowledged` and `end` are known, by the program */
 	__u64 packets; /* by the program */
 
 	__u64 bytes; /* of frames as they arrive, by the program */
 	__u32 new_source[4];
 	__u32 new_destination[4];
 	__u32 new_ports;
-	__u32 sum_addresses; /* by which the ones' complement sum (16 bits, words as in memory) of the addresses grows */
-	__u32 sum_ports;     /* by which that of the ports grows */
+	__u16 sum_addresses; /* by which the ones' complement sum (words as in memory) of the addresses grows */
+	__u16 sum_ports;     /* by which that of the ports grows */
 	__u32 acknowledged; /* of TCP: the greatest number that its packets have acknowledged, by the program */
 	__u32 end;	    /* the number behind the data of its last packet, if it is the connection's last one; likewise */
-	__u32 follows;	    /* which of these two are known */
+	__u32 mark;	    /* of the connection */
+	__u16 zone;	    /* of the connection, in this direction */
+	__u16 checked_at;   /* jiffies (low 16 bits) when the connection was last looked up, by the program */
+};
+
+/* Why a flow is no longer used. */
+enum flow_end {
+	FLOW_CLOSED = 1, /* by FIN or RST */
+	FLOW_GONE = 2,	 /* Linux has forgotten the connection */
+	FLOW_CHANGED = 3 /* its mark, its state or its translation is another one */
 };
 
 _Static_assert(sizeof(struct flow_head) == 4096, "the head is a page");

@@ -2,11 +2,12 @@
 /*
  * Flows: what Linux has decided about a connection's packets is repeated here for the ordinary ones of them.
  *
- *     packet -> ruleset as it was? -> ordinary? -> [flow_slots] -> [flows] -> routed as translated -> addresses, ports
- *                        '---------------'--------------'-----------------'--> Linux
+ *     packet -> ruleset as it was? -> ordinary? -> [flows] -> connection as it was? -> routed as translated -> addresses, ports
+ *                        '---------------'-------------'------------'--> Linux
  *
  * Linux decides by its rules, which only ask for what all later packets of a flow have in common; control sees to that.
- * FIN and RST end a flow, so that what follows them is Linux's again. Only programs that are compiled with FLOWS contain
+ * FIN and RST end a flow, so that what follows them is Linux's again; so does another
+ * state of its connection (flow_check.h). Only programs that are compiled with FLOWS contain
  * any of this; the others need no flows, or leave to Linux what does.
  */
 #pragma once
@@ -16,6 +17,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "flow.h"
+#include "flow_check.h"
 #include "flow_lookup.h"
 #include "flow_table.h"
 #include "kernel.h"
@@ -127,6 +129,30 @@ static __noinline __u32 find_reply(const struct flow *flow)
 	return find_number(&key);
 }
 
+/* The number of the other direction's entry that was found last; 0 for none. */
+static __always_inline __u32 reply_of(const struct flow *flow)
+{
+	return flow->reply_low | (__u32)flow->reply_high << 16;
+}
+
+/* The entry of the other direction, looked up anew; NULL if there is none. */
+static __always_inline struct flow *renewed_reply(struct flow *flow)
+{
+	__u32 number = find_reply(flow);
+
+	flow->reply_low = number;
+	flow->reply_high = number >> 16;
+	return numbered(number);
+}
+
+/* Ends both directions. */
+static __always_inline void end_flow(struct flow *flow, struct flow *reply, __u8 why)
+{
+	flow->ended = why;
+	if (reply)
+		reply->ended = why;
+}
+
 /* What connection tracking looks at in a segment. */
 struct segment {
 	__u32 kind; /* enum upper */
@@ -192,25 +218,40 @@ __noinline int takes(struct flow *flow, const struct segment *segment)
 	if (!flow || !segment || flow->ended)
 		return 0;
 	/* The entry with that number may have become another flow's: what ends flows does not rely on it. */
-	if (!flow->reply || segment->kind == UPPER_FIN || segment->kind == UPPER_RST)
-		flow->reply = find_reply(flow);
-	reply = numbered(flow->reply);
+	if (!reply_of(flow) || segment->kind == UPPER_FIN || segment->kind == UPPER_RST)
+		reply = renewed_reply(flow);
+	else
+		reply = numbered(reply_of(flow));
 	if (segment->kind == UPPER_FIN || (segment->kind == UPPER_RST && ends(flow, reply, segment->sequence))) {
-		flow->ended = 1;
-		if (reply)
-			reply->ended = 1;
+		end_flow(flow, reply, FLOW_CLOSED);
 		return 0;
 	}
 	follow(flow, reply, segment);
 	return segment->kind == UPPER_PLAIN || segment->kind == UPPER_RST;
 }
 
+/* The flow itself if its connection is as it was when it was learned; else NULL, and both directions end. */
+static __always_inline struct flow *with_connection(context *ctx, struct flow *flow)
+{
+	int why;
+
+	if (!is_to_be_checked(flow))
+		return flow;
+	why = end_by_connection(ctx, flow);
+	if (why) {
+		end_flow(flow, renewed_reply(flow), why);
+		return NULL;
+	}
+	flow->checked_at = bpf_jiffies64();
+	return flow;
+}
+
 /*
  * The flow that a key finds, unless it has ended or Linux gets the packet. `upper` follows the IP header with `length`
  * bytes, and has been found to be whole, which the verifier does not know any more.
  */
-static __always_inline struct flow *flow_for(const struct flow_key *key, enum upper kind, const void *upper,
-					     const void *end, __u32 length)
+static __always_inline struct flow *flow_for(context *ctx, const struct flow_key *key, enum upper kind,
+					     const void *upper, const void *end, __u32 length)
 {
 	const struct tcp *tcp = upper;
 	struct flow *flow = find_flow(key);
@@ -218,15 +259,17 @@ static __always_inline struct flow *flow_for(const struct flow_key *key, enum up
 
 	if (!flow || flow->ended)
 		return NULL;
-	if (flow->protocol != IPPROTO_TCP)
-		return flow;
-	if ((void *)(tcp + 1) > end)
-		return NULL;
-	segment = segment_of(tcp, kind, length);
-	return takes(flow, &segment) ? flow : NULL;
+	if (flow->protocol == IPPROTO_TCP) {
+		if ((void *)(tcp + 1) > end)
+			return NULL;
+		segment = segment_of(tcp, kind, length);
+		if (!takes(flow, &segment))
+			return NULL;
+	}
+	return with_connection(ctx, flow);
 }
 
-static __always_inline struct flow *flow_of4(const struct packet *packet, struct ipv4 *ip)
+static __always_inline struct flow *flow_of4(context *ctx, const struct packet *packet, struct ipv4 *ip)
 {
 	struct flow_key key = { .source = { ip->source }, .destination = { ip->destination } };
 	enum upper upper = upper_of(ip + 1, packet->end, ip->protocol, packet->length - sizeof(*ip));
@@ -235,10 +278,10 @@ static __always_inline struct flow *flow_of4(const struct packet *packet, struct
 		return NULL;
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 4, ip->protocol);
-	return flow_for(&key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
+	return flow_for(ctx, &key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
 }
 
-static __always_inline struct flow *flow_of6(const struct packet *packet, struct ipv6 *ip)
+static __always_inline struct flow *flow_of6(context *ctx, const struct packet *packet, struct ipv6 *ip)
 {
 	const __u32 *words = (const void *)ip->source;
 	enum upper upper = upper_of(ip + 1, packet->end, ip->next_header, packet->length - sizeof(*ip));
@@ -250,7 +293,7 @@ static __always_inline struct flow *flow_of6(const struct packet *packet, struct
 	__builtin_memcpy(key.destination, words + 4, sizeof(key.destination));
 	key.ports = *(__u32 *)(ip + 1);
 	key.rest = FLOW_REST(packet->ingress->interface, 6, ip->next_header);
-	return flow_for(&key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
+	return flow_for(ctx, &key, upper, ip + 1, packet->end, packet->length - sizeof(*ip));
 }
 
 /* The sum of an IPv4 header with its options, at a place in a frame; 0 if it is not all there. */
@@ -398,7 +441,7 @@ static __always_inline bool translate_upper(void *upper, void *end, const struct
 
 static __always_inline bool translate4(struct ipv4 *ip, void *end, const struct flow *flow)
 {
-	if (!flow->translates)
+	if (!(flow->flags & FLOW_TRANSLATES))
 		return true;
 	if (!translate_upper(ip + 1, end, flow))
 		return false;
@@ -410,7 +453,7 @@ static __always_inline bool translate4(struct ipv4 *ip, void *end, const struct 
 
 static __always_inline bool translate6(struct ipv6 *ip, void *end, const struct flow *flow)
 {
-	if (!flow->translates)
+	if (!(flow->flags & FLOW_TRANSLATES))
 		return true;
 	if (!translate_upper(ip + 1, end, flow))
 		return false;

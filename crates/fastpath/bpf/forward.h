@@ -206,7 +206,7 @@ static __always_inline enum verdict route4(context *ctx, struct packet *packet, 
 		return verdict;
 	}
 #ifdef FLOWS
-	way->flow = by_flow ? flow_of4(packet, ip) : NULL;
+	way->flow = by_flow ? flow_of4(ctx, packet, ip) : NULL;
 	if (by_flow && !way->flow)
 		return PASSED_FIREWALL;
 	if (by_flow)
@@ -279,7 +279,7 @@ static __always_inline enum verdict route6(context *ctx, struct packet *packet, 
 		return PASSED_PARTIAL_SUM;
 	}
 #ifdef FLOWS
-	way->flow = by_flow ? flow_of6(packet, ip) : NULL;
+	way->flow = by_flow ? flow_of6(ctx, packet, ip) : NULL;
 	if (by_flow && !way->flow)
 		return PASSED_FIREWALL;
 	if (by_flow)

@@ -17,6 +17,7 @@
 
 #define NULL ((void *)0)
 
+#include "connection.h"
 #include "flow_table.h"
 #include "kernel.h"
 #include "packet.h"
@@ -35,62 +36,10 @@ struct sk_buff {
 	__u8 redirected : 1;
 } OF_KERNEL;
 
-struct nf_conntrack_zone {
-	__u16 id;
-	__u8 flags;
-	__u8 dir;
-} OF_KERNEL;
-
-struct nf_conntrack_man {
-	__u8 u3[16];
-	__be16 u;
-	__u16 l3num;
-};
-
-/* Not relocated: copied as a whole, and its layout has been the same since Linux 2.6.22. */
-struct nf_conntrack_tuple {
-	struct nf_conntrack_man src;
-	struct {
-		__u8 u3[16];
-		__be16 u;
-		__u8 protonum;
-		__u8 dir;
-	} dst;
-};
-
-struct nf_conntrack_tuple_hash {
-	struct nf_conntrack_tuple tuple;
-} OF_KERNEL;
-
-struct ip_ct_tcp_state {
-	__u32 td_maxack;
-	__u8 flags;
-} OF_KERNEL;
-
-struct ip_ct_tcp {
-	struct ip_ct_tcp_state seen[2];
-	__u8 state;
-} OF_KERNEL;
-
-/* Whether td_maxack is set. */
-#define MAXACK_SET 0x20
-
-union nf_conntrack_proto {
-	struct ip_ct_tcp tcp;
-} OF_KERNEL;
-
-struct nf_conn {
-	__u32 timeout;
-	struct nf_conntrack_zone zone;
-	struct nf_conntrack_tuple_hash tuplehash[2];
-	unsigned long status;
-	__u32 mark;
-	union nf_conntrack_proto proto;
-} OF_KERNEL;
-
 /* The low bits of skb->_nfct: the connection's state for this packet. */
 #define CT_INFO 7ul
 #define CT_ESTABLISHED 0
+#define CT_NEW 2
 #define CT_ESTABLISHED_REPLY 3
 
 /* A report; the same in ../src/reports.rs. */
@@ -138,16 +87,17 @@ struct {
 } flows SEC(".maps");
 
 /*
- * Flows that have been seen and not reported yet, by a hash of flow and epoch. One stays in its place until it has been
- * reported, or has had the time for that: so each gets its turn, however many there are. CPUs do not wait for each other
- * here: at worst a flow is reported sooner or later.
+ * Flows that have been seen and not reported yet, by a hash of flow and epoch. One keeps its place until it is old enough to be
+ * reported, and after that against most packets of others: so each gets its turn, however many there are, and those that
+ * never come again are in the way of none that has packets. CPUs do not wait for each other here: at worst a flow is
+ * reported sooner or later. Small, since each packet of a new connection brings a line of it into the cache.
  */
-#define SEEN_SHIFT 18
+#define SEEN_SHIFT 17
 #define SEEN (1 << SEEN_SHIFT)
 struct seen {
-	__u64 flow;
-	__u32 since;
-	__u32 reported; /* 0: not yet */
+	__u32 flow;
+	__u16 since; /* jiffies, low bits */
+	__u16 reported; /* likewise; 0: not yet */
 };
 
 struct {
@@ -156,6 +106,9 @@ struct {
 	__type(key, __u32);
 	__type(value, struct seen);
 } seen SEC(".maps");
+
+/* Of so many packets of others one takes the place of a flow that has not been reported. */
+#define TAKES_PLACE 16
 
 /* In jiffies: how old a flow must be, how soon it is reported again, and how long it may keep its place. */
 const volatile struct {
@@ -166,64 +119,98 @@ const volatile struct {
 
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/*
- * Whether a flow is to be reported: it has been seen for some time, and not been reported lately. Time counts from when
- * the table last began anew, so that packets do not teach that an earlier ruleset let pass, and that waited since then for
- * their neighbor's MAC: they all leave at once.
- */
-static __always_inline bool is_due(__u64 flow, __u32 epoch)
+/* Whether what is in a place stays there, although a packet of another flow has come. */
+static __always_inline bool keeps_place(const struct seen *last, __u16 now)
 {
-	__u64 name = (flow ^ (__u64)epoch << 32 ^ epoch) * 0x9e3779b97f4a7c15ull;
-	__u32 place = name >> (64 - SEEN_SHIFT), now = bpf_jiffies64();
+	__u16 age = now - last->since;
+
+	if (!last->flow || last->reported || age >= after.keep)
+		return false;
+	return age < 2 * after.age || bpf_get_prandom_u32() % TAKES_PLACE;
+}
+
+/*
+ * Whether a flow is to be reported: it has lasted for some time, and not been reported lately. Time counts from when the table
+ * last began anew, so that packets do not teach that an earlier ruleset let pass, and that waited since then for their
+ * neighbor's MAC: they all leave at once. And it counts from the last packet of a connection that has `begun` only just.
+ */
+static __always_inline bool is_due(__u64 flow, __u32 epoch, bool begun)
+{
+	__u64 hash = (flow ^ (__u64)epoch << 32 ^ epoch) * 0x9e3779b97f4a7c15ull;
+	__u32 place = hash >> (64 - SEEN_SHIFT), name = hash >> (32 - SEEN_SHIFT);
 	struct seen *last = bpf_map_lookup_elem(&seen, &place);
+	__u16 now = bpf_jiffies64();
 
 	if (!last)
 		return false;
-	if (last->flow != name) {
-		if (last->flow && !last->reported && now - last->since < after.keep)
+	if (begun || last->flow != name) {
+		if (last->flow != name && keeps_place(last, now))
 			return false;
 		last->since = now;
 		last->reported = 0;
 		last->flow = name;
 		return false;
 	}
-	if (now - last->since < after.age || (last->reported && now - last->reported < after.again))
+	if ((__u16)(now - last->since) < after.age ||
+	    (last->reported && (__u16)(now - last->reported) < after.again))
 		return false;
 	last->reported = now | 1;
 	return true;
 }
 
-/* The fixed part of the IP header and the ports behind it; false for packets that no flow takes. */
-static __always_inline bool read_headers(struct __sk_buff *ctx, struct report *report)
+/* The fixed part of an IP header, and what follows it: ports. */
+struct headers4 {
+	struct ipv4 ip;
+	__u32 ports;
+};
+
+struct headers6 {
+	struct ipv6 ip;
+	__u32 ports;
+};
+
+/* How a packet leaves. */
+struct departure {
+	__u32 source[4]; /* IPv4 in the first */
+	__u32 destination[4];
+	__u32 ports;
+	__u8 family; /* 4 or 6 */
+	__u8 protocol;
+};
+
+/* Reads the headers of a packet; false for those that no flow takes. */
+static __always_inline bool read_headers(struct __sk_buff *ctx, struct departure *packet)
 {
-	struct ipv4 ip4;
-	struct ipv6 ip6;
+	struct headers4 four;
+	struct headers6 six;
 
 	if (ctx->protocol == bpf_htons(ETH_P_IP)) {
-		if (bpf_skb_load_bytes(ctx, sizeof(struct ethernet), &ip4, sizeof(ip4)) ||
-		    ip4.version_ihl != 0x45 || ip4.fragment & bpf_htons(0x3fff))
+		if (bpf_skb_load_bytes(ctx, sizeof(struct ethernet), &four, sizeof(four)) ||
+		    four.ip.version_ihl != 0x45 || four.ip.fragment & bpf_htons(0x3fff))
 			return false;
-		report->family = 4;
-		report->protocol = ip4.protocol;
-		report->source[0] = ip4.source;
-		report->destination[0] = ip4.destination;
-		return !bpf_skb_load_bytes(ctx, sizeof(struct ethernet) + sizeof(ip4), &report->ports, 4);
+		packet->family = 4;
+		packet->protocol = four.ip.protocol;
+		packet->source[0] = four.ip.source;
+		packet->destination[0] = four.ip.destination;
+		packet->ports = four.ports;
+	} else if (ctx->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(ctx, sizeof(struct ethernet), &six, sizeof(six)))
+			return false;
+		packet->family = 6;
+		packet->protocol = six.ip.next_header;
+		__builtin_memcpy(packet->source, six.ip.source, sizeof(packet->source));
+		__builtin_memcpy(packet->destination, six.ip.destination, sizeof(packet->destination));
+		packet->ports = six.ports;
 	}
-	if (ctx->protocol != bpf_htons(ETH_P_IPV6) ||
-	    bpf_skb_load_bytes(ctx, sizeof(struct ethernet), &ip6, sizeof(ip6)))
-		return false;
-	report->family = 6;
-	report->protocol = ip6.next_header;
-	__builtin_memcpy(report->source, ip6.source, sizeof(report->source));
-	__builtin_memcpy(report->destination, ip6.destination, sizeof(report->destination));
-	return !bpf_skb_load_bytes(ctx, sizeof(struct ethernet) + sizeof(ip6), &report->ports, 4);
+	return packet->protocol == IPPROTO_TCP || packet->protocol == IPPROTO_UDP;
 }
 
-static __always_inline void read_connection(struct report *report, struct nf_conn *connection)
+/* What connection tracking knows; false if the connection does not go by flow any more. */
+static __always_inline bool read_connection(struct report *report, struct nf_conn *connection)
 {
+	report->status = BPF_CORE_READ(connection, status);
 	bpf_core_read(&report->tuples[0], sizeof(report->tuples[0]), &connection->tuplehash[0].tuple);
 	bpf_core_read(&report->tuples[1], sizeof(report->tuples[1]), &connection->tuplehash[1].tuple);
-	report->status = BPF_CORE_READ(connection, status);
 	report->timeout = BPF_CORE_READ(connection, timeout) - (__u32)bpf_jiffies64();
 	if (bpf_core_field_exists(connection->mark))
 		report->connection_mark = BPF_CORE_READ(connection, mark);
@@ -234,7 +221,7 @@ static __always_inline void read_connection(struct report *report, struct nf_con
 	}
 	report->tracked = 1;
 	if (report->protocol != IPPROTO_TCP)
-		return;
+		return true;
 	report->tcp_state = BPF_CORE_READ(connection, proto.tcp.state);
 	if (report->reply) {
 		report->acknowledged = BPF_CORE_READ(connection, proto.tcp.seen[1].td_maxack);
@@ -243,54 +230,92 @@ static __always_inline void read_connection(struct report *report, struct nf_con
 		report->acknowledged = BPF_CORE_READ(connection, proto.tcp.seen[0].td_maxack);
 		report->acknowledges = !!(BPF_CORE_READ(connection, proto.tcp.seen[0].flags) & MAXACK_SET);
 	}
+	return report->tcp_state == TCP_CONNTRACK_ESTABLISHED;
 }
 
-SEC("tcx/egress")
-int bm_observe_tc(struct __sk_buff *ctx)
+/* Reports a packet. Not inlined, since most packets need no room for a report on the stack. */
+static __noinline int report_packet(struct __sk_buff *ctx, const struct departure *packet, unsigned long state,
+				    __u32 generation)
 {
-	struct report report = {}, *written;
-	__u32 zero = 0, family;
-	struct flow_head *head = bpf_map_lookup_elem(&flows, &zero);
-	struct sk_buff *skb;
-	unsigned long state;
-	__u64 flow;
+	struct report report = { .tracked = 0 }, *written;
 
-	if (!head || !head->families || !ctx->ingress_ifindex || ctx->vlan_present || !read_headers(ctx, &report))
-		return TCX_NEXT;
-	family = report.family == 4 ? FLOWS_IPV4 : FLOWS_IPV6;
-	if (!(head->families & family) || (report.protocol != IPPROTO_TCP && report.protocol != IPPROTO_UDP))
-		return TCX_NEXT;
-	skb = bpf_cast_to_kern_ctx(ctx);
-	/* By a program at tc, ours above all: Linux has not decided about it. */
-	if (BPF_CORE_READ_BITFIELD_PROBED(skb, redirected))
-		return TCX_NEXT;
-	report.generation = skb->dev->nd_net.net->nft.base_seq;
-	if (report.generation != head->generation)
-		return TCX_NEXT;
-	state = skb->_nfct;
-	if (state & ~CT_INFO) {
-		if ((state & CT_INFO) != CT_ESTABLISHED && (state & CT_INFO) != CT_ESTABLISHED_REPLY)
-			return TCX_NEXT;
-		flow = state;
-	} else {
-		flow = (__u64)(report.source[0] ^ report.source[3]) << 32 |
-		       (report.destination[0] ^ report.destination[3] ^ report.ports);
-		flow ^= (__u64)report.protocol << 56;
-	}
-	if (!is_due(flow, head->epoch))
-		return TCX_NEXT;
+	__builtin_memcpy(report.source, packet->source, sizeof(report.source));
+	__builtin_memcpy(report.destination, packet->destination, sizeof(report.destination));
+	report.ports = packet->ports;
+	report.family = packet->family;
+	report.protocol = packet->protocol;
+	report.generation = generation;
 	report.reply = (state & CT_INFO) == CT_ESTABLISHED_REPLY;
-	if (state & ~CT_INFO)
-		read_connection(&report, (struct nf_conn *)(state & ~CT_INFO));
+	if (state & ~CT_INFO && !read_connection(&report, (struct nf_conn *)(state & ~CT_INFO)))
+		return 0;
 	report.input = ctx->ingress_ifindex;
 	report.output = ctx->ifindex;
 	report.mark = ctx->mark;
 	report.jiffies = bpf_jiffies64();
 	written = bpf_ringbuf_reserve(&reports, sizeof(report), 0);
 	if (!written)
-		return TCX_NEXT;
+		return 0;
 	*written = report;
 	bpf_ringbuf_submit(written, 0);
+	return 0;
+}
+
+/* Whether the packets of a connection may go by flow once it has lasted for some time: Linux takes it for established. */
+static __always_inline bool is_assured(unsigned long state)
+{
+	struct nf_conn *connection = (struct nf_conn *)(state & ~CT_INFO);
+	__u32 status = BPF_CORE_READ(connection, status);
+
+	return (status & STATUS_NEEDED) == STATUS_NEEDED;
+}
+
+/*
+ * Whether the packet of a connection is to be reported. The connection is known by its address, which Linux may give to
+ * another one at once: that begins with packets that do not assure it.
+ */
+static __always_inline bool is_connection_due(unsigned long state, __u32 epoch)
+{
+	unsigned long info = state & CT_INFO;
+
+	if (info != CT_NEW && info != CT_ESTABLISHED && info != CT_ESTABLISHED_REPLY)
+		return false;
+	return is_due((state & ~CT_INFO) | (info == CT_ESTABLISHED_REPLY), epoch, !is_assured(state));
+}
+
+/* Whether the packet of a flow that Linux does not track is to be reported. */
+static __always_inline bool is_untracked_due(const struct departure *packet, __u32 epoch)
+{
+	__u64 flow = (__u64)(packet->source[0] ^ packet->source[3]) << 32 |
+		     (packet->destination[0] ^ packet->destination[3] ^ packet->ports);
+
+	return is_due(flow ^ (__u64)packet->protocol << 56, epoch, false);
+}
+
+SEC("tcx/egress")
+int bm_observe_tc(struct __sk_buff *ctx)
+{
+	struct departure packet = {};
+	__u32 zero = 0, generation;
+	struct flow_head *head = bpf_map_lookup_elem(&flows, &zero);
+	struct sk_buff *skb;
+	unsigned long state;
+
+	if (!head || !head->families || !ctx->ingress_ifindex || ctx->vlan_present)
+		return TCX_NEXT;
+	skb = bpf_cast_to_kern_ctx(ctx);
+	/* By a program at tc, ours above all: Linux has not decided about it. */
+	if (BPF_CORE_READ_BITFIELD(skb, redirected))
+		return TCX_NEXT;
+	generation = skb->dev->nd_net.net->nft.base_seq;
+	if (generation != head->generation)
+		return TCX_NEXT;
+	state = skb->_nfct;
+	if (state & ~CT_INFO && !is_connection_due(state, head->epoch))
+		return TCX_NEXT;
+	if (!read_headers(ctx, &packet) || !(head->families & (packet.family == 4 ? FLOWS_IPV4 : FLOWS_IPV6)))
+		return TCX_NEXT;
+	if (state & ~CT_INFO || is_untracked_due(&packet, head->epoch))
+		report_packet(ctx, &packet, state, generation);
 	return TCX_NEXT;
 }
 

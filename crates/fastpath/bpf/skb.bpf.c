@@ -85,7 +85,7 @@ static __always_inline bool translated_skb(context *ctx, const struct way *way)
 	struct ipv4 *ip;
 	__u32 *ports;
 
-	if (!flow || !flow->translates)
+	if (!flow || !(flow->flags & FLOW_TRANSLATES))
 		return true;
 	checksum = upper + __builtin_offsetof(struct tcp, checksum);
 	if (flow->protocol == IPPROTO_UDP) {
@@ -122,7 +122,7 @@ static __always_inline enum verdict send4(context *ctx, const struct packet *pac
 static __always_inline bool is_translated6(const struct way *way)
 {
 #ifdef FLOWS
-	return way->flow && way->flow->translates;
+	return way->flow && way->flow->flags & FLOW_TRANSLATES;
 #endif
 	return false;
 }

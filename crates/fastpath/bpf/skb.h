@@ -29,6 +29,8 @@ static __always_inline struct net_device *device_of(struct sk_buff *packet)
 	return packet->dev;
 }
 
+#define find_connection bpf_skb_ct_lookup
+
 static __always_inline __u32 arrival_of(const context *ctx)
 {
 	return ctx->ifindex;

@@ -29,6 +29,8 @@ static __always_inline struct net_device *device_of(struct xdp_buff *frame)
 	return frame->rxq->dev;
 }
 
+#define find_connection bpf_xdp_ct_lookup
+
 static __always_inline __u32 arrival_of(const context *ctx)
 {
 	return ctx->ingress_ifindex;

@@ -54,6 +54,8 @@ pub struct ReportedConnection {
     pub reply: ReportedTuple,
     /// Zone of the original direction.
     pub zone: u16,
+    /// Zone of the packet's direction.
+    pub own_zone: u16,
     /// Whether the packet is of the other direction than the first one.
     pub is_reply: bool,
     /// `ct mark`.

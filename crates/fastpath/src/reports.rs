@@ -79,7 +79,7 @@ fn parse(bytes: &[u8]) -> Option<Report> {
     // Of an overdue one it is negative.
     let timeout_s = fields.number()?.cast_signed().max(0).cast_unsigned() / jiffies::per_second();
     let zone = u16::from_ne_bytes(*fields.take()?);
-    let (_zone_flags, _zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
+    let (_zone_flags, zone_directions, _family) = (fields.byte()?, fields.byte()?, fields.byte()?);
     let (protocol, is_reply) = (fields.byte()?, fields.byte()? != 0);
     let (is_tracked, tcp_state) = (fields.byte()? != 0, fields.byte()?);
     let acknowledges = fields.byte()? != 0;
@@ -88,7 +88,8 @@ fn parse(bytes: &[u8]) -> Option<Report> {
     let connection = is_tracked.then_some(ReportedConnection {
         original,
         reply,
-        zone,
+        zone: if zone_directions & 1 != 0 { zone } else { 0 },
+        own_zone: if zone_directions >> u8::from(is_reply) & 1 != 0 { zone } else { 0 },
         is_reply,
         mark: connection_mark,
         status,
@@ -175,7 +176,8 @@ mod tests {
         let connection = report.connection.unwrap();
         assert_eq!(connection.original.source, IpAddr::from([192, 0, 2, 1]));
         assert_eq!(connection.reply.destination_port, 40_000);
-        assert_eq!((connection.zone, connection.mark, connection.status), (9, 5, 7));
+        assert_eq!((connection.zone, connection.own_zone), (9, 9));
+        assert_eq!((connection.mark, connection.status), (5, 7));
         assert_eq!((connection.timeout_s, connection.tcp_state, connection.is_reply), (2, 3, false));
         assert_eq!(connection.acknowledged, Some(5));
         assert_eq!(parse(&bytes[1..]), None);

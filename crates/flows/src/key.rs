@@ -1,6 +1,6 @@
 //! What a flow is found by, and what becomes of its packets: as programs say it, and as words of a packet in memory.
 
-use crate::layout::Flow;
+use crate::layout::{Flow, TRACKED};
 use std::array;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
@@ -28,6 +28,17 @@ pub struct Action {
     pub destination: IpAddr,
     pub source_port: u16,
     pub destination_port: u16,
+    /// `None` if Linux does not track it.
+    pub connection: Option<Connection>,
+}
+
+/// What programs know a flow's connection by: they look it up from time to time, and end the flow if Linux does not have it
+/// any more, or has it with other tuples, another mark or another state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    pub mark: u32,
+    /// Zone of the flow's direction.
+    pub zone: u16,
 }
 
 /// Addresses and ports as words of a packet in memory.
@@ -116,12 +127,12 @@ impl Words {
     }
 
     /// By how much the ones' complement sum of the addresses grows if these take the place of `old`.
-    pub(crate) fn addresses_grow(&self, old: &Self) -> u32 {
+    pub(crate) fn addresses_grow(&self, old: &Self) -> u16 {
         fold(growth(old.source, self.source) + growth(old.destination, self.destination))
     }
 
     /// By how much that of the ports grows.
-    pub(crate) fn ports_grow(&self, old: &Self) -> u32 {
+    pub(crate) fn ports_grow(&self, old: &Self) -> u16 {
         fold(growth([old.ports], [self.ports]))
     }
 }
@@ -137,8 +148,8 @@ fn halves(word: u32) -> u32 {
 }
 
 /// Folds a sum to 16 bits. Of the two zeros of ones' complement it is 0, which changes no checksum, not even 0xffff.
-fn fold(sum: u32) -> u32 {
-    halves(halves(sum)) % 0xffff
+fn fold(sum: u32) -> u16 {
+    (halves(halves(sum)) % 0xffff) as u16
 }
 
 impl PackedKey {
@@ -174,6 +185,14 @@ impl PackedKey {
     }
 }
 
+impl Connection {
+    /// The connection of an entry's packets.
+    pub(crate) fn of(flow: &Flow) -> Option<Self> {
+        let is_tracked = flow.flags.load(Relaxed) & TRACKED != 0;
+        is_tracked.then(|| Self { mark: flow.mark.load(Relaxed), zone: flow.zone.load(Relaxed) })
+    }
+}
+
 impl Action {
     /// Its addresses and ports, for a flow of `family`.
     ///
@@ -194,6 +213,7 @@ impl Action {
             destination: address_of(words.destination, family),
             source_port: words.source_port(),
             destination_port: words.destination_port(),
+            connection: Connection::of(flow),
         }
     }
 }
@@ -252,7 +272,7 @@ mod tests {
             let family = if n % 2 == 0 { 4 } else { 6 };
             let (old, new) =
                 (PackedKey::new(&random.key(family)).words, PackedKey::new(&random.key(family)).words);
-            let (addresses, ports) = (new.addresses_grow(&old), new.ports_grow(&old));
+            let (addresses, ports) = (u32::from(new.addresses_grow(&old)), u32::from(new.ports_grow(&old)));
             assert!(addresses < 0xffff && ports < 0xffff);
             for (growth, addresses, ports) in
                 [(addresses, true, false), (ports, false, true), (addresses + ports, true, true)]

@@ -22,7 +22,10 @@ pub(crate) const WAYS: usize = 8;
 pub(crate) const NUMBER_BITS: u32 = 22;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 /// In [`Flow::follows`].
-pub(crate) const FOLLOWS_ACKNOWLEDGED: u32 = 1;
+pub(crate) const FOLLOWS_ACKNOWLEDGED: u8 = 1;
+/// In [`Flow::flags`].
+pub(crate) const TRANSLATES: u8 = 1;
+pub(crate) const TRACKED: u8 = 2;
 /// By family, IPv4 first: the bits of [`Head::families`].
 pub(crate) const FAMILIES: [u32; 2] = [1, 2];
 
@@ -55,8 +58,8 @@ pub(crate) struct Bucket {
 
 /// `struct flow`, with fields as in packets: network order.
 ///
-/// Shared with programs and workers. They write `ended`, `used_at`, `reply`, `packets`, `bytes`, `acknowledged`, `end`
-/// and `follows`; the rest is the writer's.
+/// Shared with programs and workers. They write `ended`, `used_at`, `reply_low`, `reply_high`, `follows`, `packets`, `bytes`,
+/// `acknowledged`, `end` and `checked_at`; the rest is the writer's.
 #[repr(C)]
 pub(crate) struct Flow {
     /// IPv4 in the first, the others 0.
@@ -73,30 +76,37 @@ pub(crate) struct Flow {
     pub epoch: AtomicU32,
     /// Brickmoon's index of the interface that Linux sent it through.
     pub out: AtomicU16,
-    /// Whether addresses or ports change.
-    pub translates: AtomicU8,
-    /// Set at FIN or RST.
+    /// [`TRANSLATES`]: addresses or ports change; [`TRACKED`]: packets belong to a connection of Linux.
+    pub flags: AtomicU8,
+    /// Why it is no longer used; 0 as long as it is.
     pub ended: AtomicU8,
     /// Jiffies (low 32 bits) of the last packet.
     pub used_at: AtomicU32,
     /// The number of the entry of the other direction; 0 if the program knows none.
-    pub reply: AtomicU32,
+    pub reply_low: AtomicU16,
+    pub reply_high: AtomicU8,
+    /// Which of `acknowledged` and `end` are known: [`FOLLOWS_ACKNOWLEDGED`] and 2.
+    pub follows: AtomicU8,
     pub packets: AtomicU64,
     /// Of frames as they arrive. The second cache line begins here.
     pub bytes: AtomicU64,
     pub new_source: [AtomicU32; 4],
     pub new_destination: [AtomicU32; 4],
     pub new_ports: AtomicU32,
-    /// By which the ones' complement sum (16 bits, words as in memory) of the addresses grows.
-    pub sum_addresses: AtomicU32,
+    /// By which the ones' complement sum (words as in memory) of the addresses grows.
+    pub sum_addresses: AtomicU16,
     /// By which that of the ports grows.
-    pub sum_ports: AtomicU32,
+    pub sum_ports: AtomicU16,
     /// Of TCP: the greatest number that packets have acknowledged.
     pub acknowledged: AtomicU32,
     /// Of TCP: the number behind the data of the last packet, if it is the connection's last one.
     pub end: AtomicU32,
-    /// Which of these two are known: [`FOLLOWS_ACKNOWLEDGED`] and 2.
-    pub follows: AtomicU32,
+    /// Of the connection.
+    pub mark: AtomicU32,
+    /// Of the connection, in this direction.
+    pub zone: AtomicU16,
+    /// Jiffies (low 16 bits) when the connection was last looked up.
+    pub checked_at: AtomicU16,
 }
 
 // SAFETY: atomics without padding, as the test of the layout shows.
@@ -176,16 +186,22 @@ mod tests {
         );
         let arrival = [offset_of!(Flow, interface), offset_of!(Flow, protocol), offset_of!(Flow, family)];
         assert_eq!(arrival, [36, 38, 39]);
-        let state = [offset_of!(Flow, epoch), offset_of!(Flow, out), offset_of!(Flow, translates)];
+        let state = [offset_of!(Flow, epoch), offset_of!(Flow, out), offset_of!(Flow, flags)];
         assert_eq!(state, [40, 44, 46]);
         let written = [offset_of!(Flow, ended), offset_of!(Flow, used_at), offset_of!(Flow, packets)];
         assert_eq!(written, [47, 48, 56]);
+        let reply = [offset_of!(Flow, reply_low), offset_of!(Flow, reply_high), offset_of!(Flow, follows)];
+        assert_eq!(reply, [52, 54, 55]);
         let action =
             [offset_of!(Flow, bytes), offset_of!(Flow, new_source), offset_of!(Flow, new_destination)];
         assert_eq!(action, [64, 72, 88]);
         let last =
             [offset_of!(Flow, new_ports), offset_of!(Flow, sum_addresses), offset_of!(Flow, sum_ports)];
-        assert_eq!(last, [104, 108, 112]);
+        assert_eq!(last, [104, 108, 110]);
+        let tcp = [offset_of!(Flow, acknowledged), offset_of!(Flow, end)];
+        assert_eq!(tcp, [112, 116]);
+        let connection = [offset_of!(Flow, mark), offset_of!(Flow, zone), offset_of!(Flow, checked_at)];
+        assert_eq!(connection, [120, 124, 126]);
     }
 
     #[test]

@@ -21,6 +21,8 @@
 //! Absent on purpose: connections, rules, packets. Which flows fare alike is for `control` to decide, and when a grace
 //! period has passed for the caller to know.
 
+mod end;
+mod entry;
 mod hash;
 mod key;
 mod layout;
@@ -29,7 +31,8 @@ mod lookup;
 mod random;
 mod table;
 
-pub use key::{Action, Key};
+pub use end::EndReason;
+pub use key::{Action, Connection, Key};
 pub use layout::{FlowIndex, buckets, bytes};
 pub use lookup::{Hit, Lookup};
 pub use table::{FlowRecord, Insert, MAX, Table};

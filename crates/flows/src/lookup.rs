@@ -1,8 +1,9 @@
 //! The read side, for workers: finds a flow, and counts its packets.
 
+use crate::end::EndReason;
 use crate::hash::Place;
 use crate::key::{Action, Key, PackedKey};
-use crate::layout::{Area, FAMILIES, FlowIndex, NUMBER_MASK};
+use crate::layout::{Area, FAMILIES, FlowIndex, NUMBER_MASK, TRANSLATES};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -75,9 +76,9 @@ impl Lookup {
         Some(Hit {
             index: FlowIndex(number),
             action: Action::load(flow, key.family),
-            translates: flow.translates.load(Relaxed) != 0,
-            sum_addresses: flow.sum_addresses.load(Relaxed) as u16,
-            sum_ports: flow.sum_ports.load(Relaxed) as u16,
+            translates: flow.flags.load(Relaxed) & TRANSLATES != 0,
+            sum_addresses: flow.sum_addresses.load(Relaxed),
+            sum_ports: flow.sum_ports.load(Relaxed),
         })
     }
 
@@ -91,7 +92,7 @@ impl Lookup {
 
     /// Marks a flow as ended, at FIN or RST: from then on it is not found.
     pub fn end(&self, flow: FlowIndex) {
-        self.area.flow(flow.0).ended.store(1, Relaxed);
+        self.area.flow(flow.0).ended.store(EndReason::Closed as u8, Relaxed);
     }
 }
 

@@ -15,10 +15,12 @@
 //! no room, and Linux goes on forwarding its packets: better than if flows in use took each other's place.
 
 use crate::Error;
+use crate::end::EndReason;
+use crate::entry::NewEntry;
 use crate::hash::Place;
-use crate::key::{Action, Key, PackedKey, Words};
+use crate::key::{Action, Key, PackedKey};
 use crate::layout::{
-    Area, Bucket, FAMILIES, FOLLOWS_ACKNOWLEDGED, Flow, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes,
+    Area, Bucket, FAMILIES, FOLLOWS_ACKNOWLEDGED, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes,
 };
 use crate::lookup::{Lookup, Slot, locate};
 use bm_sys::Map;
@@ -90,8 +92,8 @@ pub struct FlowRecord {
     pub bytes: u64,
     /// Low 32 bits of jiffies of the last packet, or of the insertion if there was none.
     pub used_at: u32,
-    /// A packet with FIN or RST has passed; Linux forwards the others.
-    pub ended: bool,
+    /// Why Linux forwards its packets again, if it does.
+    pub ended: Option<EndReason>,
 }
 
 impl Table {
@@ -164,7 +166,8 @@ impl Table {
     /// If the addresses of both are not of one family.
     pub fn insert(&mut self, key: &Key, action: &Action, now_jiffies: u32) -> Insert {
         let key = PackedKey::new(key);
-        let entry = NewEntry { key, out: action.out, words: action.words(key.family), now_jiffies };
+        let words = action.words(key.family);
+        let entry = NewEntry { key, out: action.out, words, connection: action.connection, now_jiffies };
         let place = self.place(&key);
         let area = self.area.clone();
         if let Some(found) = locate(&area, &place, &key) {
@@ -302,7 +305,7 @@ impl Table {
             packets: flow.packets.load(Relaxed),
             bytes: flow.bytes.load(Relaxed),
             used_at: flow.used_at.load(Relaxed),
-            ended: flow.ended.load(Relaxed) != 0,
+            ended: EndReason::of(flow),
         }
     }
 
@@ -412,51 +415,6 @@ impl Table {
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Table of {} of {} flows", self.len, self.max) // without the secret
-    }
-}
-
-/// What an entry is to contain.
-struct NewEntry {
-    key: PackedKey,
-    out: u16,
-    /// With which packets leave.
-    words: Words,
-    now_jiffies: u32,
-}
-
-impl NewEntry {
-    fn is_action_of(&self, flow: &Flow) -> bool {
-        flow.out.load(Relaxed) == self.out && Words::of_action(flow) == self.words
-    }
-
-    fn write(&self, flow: &Flow, epoch: u32) {
-        let (old, new) = (&self.key.words, &self.words);
-        let addresses = [&flow.source, &flow.destination, &flow.new_source, &flow.new_destination];
-        for (words, values) in
-            addresses.into_iter().zip([old.source, old.destination, new.source, new.destination])
-        {
-            for (word, value) in words.iter().zip(values) {
-                word.store(value, Relaxed);
-            }
-        }
-        flow.ports.store(old.ports, Relaxed);
-        flow.interface.store(self.key.interface, Relaxed);
-        flow.protocol.store(self.key.protocol, Relaxed);
-        flow.family.store(self.key.family, Relaxed);
-        flow.epoch.store(epoch, Relaxed);
-        flow.out.store(self.out, Relaxed);
-        flow.translates.store(u8::from(new != old), Relaxed);
-        flow.ended.store(0, Relaxed);
-        flow.used_at.store(self.now_jiffies, Relaxed);
-        flow.reply.store(0, Relaxed);
-        flow.packets.store(0, Relaxed);
-        flow.bytes.store(0, Relaxed);
-        flow.new_ports.store(new.ports, Relaxed);
-        flow.sum_addresses.store(new.addresses_grow(old), Relaxed);
-        flow.sum_ports.store(new.ports_grow(old), Relaxed);
-        flow.acknowledged.store(0, Relaxed);
-        flow.end.store(0, Relaxed);
-        flow.follows.store(0, Relaxed);
     }
 }
 

@@ -142,22 +142,6 @@ impl Socket {
         self.attach(&mut program)
     }
 
-    /// Makes the kernel drop messages of type `kind` that requests of the socket with this port have caused.
-    pub fn drop_messages_of(&mut self, kind: u16, port: u32) -> Result<(), Error> {
-        use libc::{BPF_ABS, BPF_H, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-        // The filter takes what it loads as of network order.
-        let mut program = [
-            step(BPF_LD | BPF_W | BPF_ABS, 12, 0, 0),
-            step(BPF_JMP | BPF_JEQ | BPF_K, port.to_be(), 0, 3),
-            step(BPF_LD | BPF_H | BPF_ABS, 4, 0, 0),
-            step(BPF_JMP | BPF_JEQ | BPF_K, kind.to_be().into(), 0, 1),
-            step(BPF_RET | BPF_K, 0, 0, 0),
-            step(BPF_RET | BPF_K, u32::MAX, 0, 0),
-        ];
-        let doing = "filter events of the kernel";
-        self.attach(&mut program).map_err(|source| Error::System { doing, source })
-    }
-
     /// Attaches a filter of messages that arrive.
     fn attach(&mut self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
@@ -169,14 +153,6 @@ impl Socket {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
-    }
-
-    /// The port that the kernel gave to the socket.
-    pub fn port(&self) -> Result<u32, Error> {
-        let doing = "read the port of a netlink socket";
-        let mut address = SocketAddr::new(0, 0);
-        self.inner.get_address(&mut address).map_err(|source| Error::System { doing, source })?;
-        Ok(address.port_number())
     }
 
     /// Sends bytes that contain one or more complete messages.

@@ -82,13 +82,12 @@ fn settings_are_those_of_the_namespace() {
     let Some(bed) = Bed::new("ct-settings") else { return };
     let before = Settings::read().unwrap();
     assert!(before.max > 0, "{before:?}");
-    let set = "sysctl -qw net.netfilter.nf_conntrack_acct=1 net.netfilter.nf_conntrack_events=1 \
+    let set = "sysctl -qw net.netfilter.nf_conntrack_acct=1 \
         net.netfilter.nf_conntrack_tcp_timeout_established=1234 net.netfilter.nf_conntrack_udp_timeout=12 \
         net.netfilter.nf_conntrack_udp_timeout_stream=34 net.netfilter.nf_conntrack_tcp_be_liberal=1";
     assert!(bed.namespace.shell(set));
     let expected = Settings {
         acct: true,
-        events: 1,
         max: before.max,
         tcp_timeout_established_s: 1234,
         udp_timeout_s: 12,
@@ -96,4 +95,6 @@ fn settings_are_those_of_the_namespace() {
         tcp_be_liberal: true,
     };
     assert_eq!(Settings::read().unwrap(), expected);
+    assert_eq!(Settings::tcp_timeout_s(3).unwrap(), 1234);
+    assert!(Settings::tcp_timeout_s(7).unwrap() > 0 && Settings::tcp_timeout_s(0).is_err());
 }

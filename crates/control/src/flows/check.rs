@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bm_conntrack::{Settings, Tuple, status};
 use bm_fastpath::{Report, ReportedConnection, ReportedTuple};
-use bm_flows::{Action, Key};
+use bm_flows::{Action, Connection, Key};
 
 use super::counts::NotLearned;
 use super::filter::FlowFilter;
@@ -37,7 +37,6 @@ pub(super) struct Candidate {
     pub action: Action,
     /// `None` if Linux does not track it.
     pub connection: Option<ConnectionKey>,
-    pub mark: u32,
     pub timeout: Duration,
     /// Whether a helper may have expected the connection, and read it as well.
     pub is_expected: bool,
@@ -94,9 +93,9 @@ impl Checks<'_> {
                 destination: sent.destination,
                 source_port: sent.source_port,
                 destination_port: sent.destination_port,
+                connection: report.connection.map(|of| Connection { mark: of.mark, zone: of.own_zone }),
             },
             connection: report.connection.map(|connection| connection_key(protocol, &connection)),
-            mark: report.connection.map_or(0, |connection| connection.mark),
             timeout,
             is_expected: report.connection.is_some_and(|of| of.status & EXPECTED != 0),
             acknowledged: report.connection.and_then(|of| of.acknowledged),

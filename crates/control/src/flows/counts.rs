@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 /// Why a flow has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EndReason {
+    /// A packet with FIN or RST has passed.
+    Closed,
     /// Linux has forgotten the connection.
     Connection,
     /// The mark or the state of the connection has changed, or its packets leave otherwise.
@@ -13,8 +15,6 @@ pub(super) enum EndReason {
     Rules,
     /// Other flows have taken its place.
     Room,
-    /// Events of connections were lost.
-    Lost,
     /// No packets came for long.
     Idle,
     /// An administrator has cleared all.
@@ -30,14 +30,12 @@ pub(super) enum NotLearned {
     EachPacket,
     /// It arrived or left on an interface that is none of ours.
     Interface,
-    /// The connection is not established, or not assured yet, or has already changed.
+    /// The connection is not established, or not assured yet.
     State,
     /// It left otherwise than its connection says.
     Translation,
     /// A helper reads or changes the payload.
     Helper,
-    /// Linux does not tell when the connection ends.
-    NoEvents,
     /// It has a timeout that is too short, fixed or of a rule's own.
     Timeout,
     /// Not tracked, although rules decide about such packets each time.
@@ -51,13 +49,23 @@ pub(super) enum NotLearned {
 impl EndReason {
     fn name(self) -> &'static str {
         match self {
+            Self::Closed => "closed",
             Self::Connection => "connection",
             Self::Changed => "changed",
             Self::Rules => "rules",
             Self::Room => "room",
-            Self::Lost => "lost",
             Self::Idle => "idle",
             Self::Cleared => "cleared",
+        }
+    }
+}
+
+impl From<bm_flows::EndReason> for EndReason {
+    fn from(why: bm_flows::EndReason) -> Self {
+        match why {
+            bm_flows::EndReason::Closed => Self::Closed,
+            bm_flows::EndReason::Gone => Self::Connection,
+            bm_flows::EndReason::Changed => Self::Changed,
         }
     }
 }
@@ -71,7 +79,6 @@ impl NotLearned {
             Self::State => "state",
             Self::Translation => "translation",
             Self::Helper => "helper",
-            Self::NoEvents => "no_events",
             Self::Timeout => "timeout",
             Self::Untracked => "untracked",
             Self::Gone => "gone",

@@ -22,7 +22,6 @@ pub(super) struct ConnectionKey {
 pub(super) struct KnownConnection {
     /// `None` if Linux does not track it.
     pub key: Option<ConnectionKey>,
-    pub mark: u32,
     /// How long Linux keeps it without packets.
     pub timeout: Duration,
     flows: [Option<FlowIndex>; FLOWS_MAX],
@@ -38,9 +37,9 @@ pub(super) struct KnownConnection {
 
 impl KnownConnection {
     /// A connection whose timeout has just been set.
-    pub fn new(key: Option<ConnectionKey>, mark: u32, timeout: Duration, now: Instant) -> Self {
+    pub fn new(key: Option<ConnectionKey>, timeout: Duration, now: Instant) -> Self {
         let (refreshed, used, used_since) = (now, now, false);
-        Self { key, mark, timeout, flows: [None; FLOWS_MAX], refreshed, used, used_since, told_bytes: 0 }
+        Self { key, timeout, flows: [None; FLOWS_MAX], refreshed, used, used_since, told_bytes: 0 }
     }
 
     /// Numbers of the entries in the table.

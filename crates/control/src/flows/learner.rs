@@ -2,23 +2,21 @@
 //!
 //! ```text
 //! reports ─► checks ─► Linux keeps the connection without seeing its packets ─► table
-//! events of connections, rules, settings, time ─────────────────────────────────► out of the table
+//! rules, settings, time ────────────────────────────────────────────────────────► out of the table
 //! ```
 //!
-//! A report and an event may be read in the other order than that in which they happened. So events stay in `recent`
-//! until all reports have been read that were made before them.
+//! What happens to connections, programs find out themselves: they look each up when its flow is first used, and from time to
+//! time after that. A report may be late therefore.
 
 mod refresh;
 
 pub(super) use refresh::STEPS;
 
-use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
-use std::hash::BuildHasher as _;
 use std::io;
 use std::time::{Duration, Instant};
 
-use bm_conntrack::{Arrival, Event, EventKind, Settings, Tuple, Update, status};
+use bm_conntrack::{Settings, Tuple, Update};
 use bm_fastpath::Report;
 use bm_flows::{FlowIndex, Insert, Key, Table};
 
@@ -31,10 +29,10 @@ use super::ruleset::Ruleset;
 
 /// How long packets may be on their way through Linux's hooks: those that met other rules have left by then.
 const ON_THEIR_WAY: Duration = Duration::from_millis(50);
+/// Timeout of a connection that is being closed, in seconds, if Linux's cannot be read.
+const CLOSING_S: u32 = 10;
 /// Connections that Linux is asked to change at once.
 const UPDATES: usize = 256;
-/// Reads of events between two looks at reports.
-const EVENT_READS: usize = 64;
 
 /// The table, and everything that it depends on.
 pub(super) struct Learner<C, G> {
@@ -50,46 +48,9 @@ pub(super) struct Learner<C, G> {
     pub known: KnownConnections,
     /// Which share of the connections is looked at next.
     step: usize,
-    /// What was told of connections since reports were last read to the end.
-    recent: HashMap<ConnectionKey, Recent>,
-    without_events: WithoutEvents,
     /// When all flows ended, if packets that were then on their way may still be reported.
     settles: Option<Instant>,
     pub counts: Counts,
-}
-
-/// What was told of a connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recent {
-    mark: u32,
-    /// It is gone, or was before another one came.
-    is_gone: bool,
-    /// It is not established at present.
-    is_closing: bool,
-}
-
-/// Connections of whose end Linux does not tell, since they began before this thread. Kept as hashes.
-#[derive(Default)]
-struct WithoutEvents {
-    hashes: HashSet<u64>,
-    hasher: RandomState,
-}
-
-impl WithoutEvents {
-    fn set(&mut self, all: impl Iterator<Item = ConnectionKey>) {
-        self.hashes = all.map(|key| self.hasher.hash_one(key)).collect();
-    }
-
-    fn has(&self, key: &ConnectionKey) -> bool {
-        !self.hashes.is_empty() && self.hashes.contains(&self.hasher.hash_one(key))
-    }
-
-    /// Linux tells something of a connection, so it is a new one.
-    fn remove(&mut self, key: &ConnectionKey) {
-        if !self.hashes.is_empty() {
-            self.hashes.remove(&self.hasher.hash_one(key));
-        }
-    }
 }
 
 impl<C: Connections, G: GracePeriods> Learner<C, G> {
@@ -106,26 +67,11 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             settings: None,
             known: KnownConnections::default(),
             step: 0,
-            recent: HashMap::new(),
-            without_events: WithoutEvents::default(),
             settles: None,
             counts: Counts::default(),
         };
         learner.read_settings(Instant::now());
-        learner.list();
         learner
-    }
-
-    /// Notes the connections that began before events were subscribed to.
-    fn list(&mut self) {
-        match self.linux.list() {
-            Ok(list) => self.without_events.set(list.iter().map(|connection| ConnectionKey {
-                original: connection.original,
-                zone: connection.zones[0],
-            })),
-            // Without conntrack there are none.
-            Err(error) => tracing::debug!(%error, "cannot list connections"),
-        }
     }
 
     /// Takes over rules and tables. If they differ from those before, all flows end.
@@ -172,11 +118,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         if self.settings == settings {
             return;
         }
-        let had_events = self.settings.is_none_or(|settings| settings.events != 0);
         self.settings = settings;
-        if !had_events {
-            self.list();
-        }
         self.void(EndReason::Rules, now);
     }
 
@@ -186,9 +128,6 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             Some(Settings { acct: true, .. }) => Some(
                 "net.netfilter.nf_conntrack_acct is 1, so Linux has to count the packets of each connection",
             ),
-            Some(Settings { events: 0, .. }) => {
-                Some("net.netfilter.nf_conntrack_events is 0, so Linux does not tell when connections end")
-            }
             _ => self.ruleset.why_not(),
         }
     }
@@ -267,7 +206,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             .collect();
         for updates in updates.chunks(UPDATES) {
             bm_sys::heartbeat::beat();
-            // Of those that are gone an event tells.
+            // Programs find out about those that are gone.
             let _results = self.linux.update(updates);
         }
     }
@@ -275,19 +214,9 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     fn check(&mut self, report: &Report) -> Result<Candidate, NotLearned> {
         let Self { ruleset, filter, settings, .. } = &*self;
         let candidate = Checks { ruleset, filter, settings: settings.as_ref() }.check(report)?;
-        match &candidate.connection {
-            Some(key) if self.without_events.has(key) => return Err(NotLearned::NoEvents),
-            Some(key) => {
-                let recent = self.recent.get(key);
-                if recent.is_some_and(|recent| {
-                    recent.is_gone || recent.is_closing || recent.mark != candidate.mark
-                }) {
-                    return Err(NotLearned::State);
-                }
-            }
-            // A packet that does not fit a connection is not tracked, but the others of its tuple are.
-            None if self.linux.get(&tuple_of(&candidate), 0).is_some() => return Err(NotLearned::State),
-            None => {}
+        // A packet that does not fit a connection is not tracked, but the others of its tuple are.
+        if candidate.connection.is_none() && self.linux.get(&tuple_of(&candidate), 0).is_some() {
+            return Err(NotLearned::State);
         }
         if candidate.is_expected && self.has_helper(&candidate) {
             return Err(NotLearned::Helper);
@@ -302,12 +231,13 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         connection.is_none_or(|connection| connection.has_helper)
     }
 
-    /// Makes Linux keep connections that are not known yet without seeing their packets; returns those that it refuses.
+    /// Makes Linux keep connections without seeing their packets; returns those that it refuses. Also such as are known: it may
+    /// have forgotten them since, and begun anew with the same tuples.
     fn keep(&mut self, candidates: &[Candidate]) -> HashMap<ConnectionKey, NotLearned> {
         let (mut asked, mut updates) = (HashSet::new(), Vec::new());
         for candidate in candidates {
             let Some(key) = candidate.connection else { continue };
-            if self.known.find(&key).is_none() && asked.insert(key) {
+            if asked.insert(key) {
                 let liberal = key.original.protocol == TCP;
                 let timeout_s = Some(candidate.timeout.as_secs() as u32);
                 let ConnectionKey { original, zone } = key;
@@ -316,15 +246,39 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         }
         let mut refused = HashMap::new();
         for updates in updates.chunks(UPDATES) {
-            bm_sys::heartbeat::beat();
-            for (update, result) in updates.iter().zip(self.linux.update(updates)) {
-                if let Err(error) = result {
-                    let key = ConnectionKey { original: update.original, zone: update.zone };
-                    refused.insert(key, refusal(&error));
+            for (update, result) in updates.iter().zip(self.keep_alive(updates)) {
+                if let Err(why) = result {
+                    refused.insert(ConnectionKey { original: update.original, zone: update.zone }, why);
                 }
             }
         }
         refused
+    }
+
+    /// Sets timeouts of connections whose packets Linux does not see; the result of each, in their order.
+    fn keep_alive(&mut self, updates: &[Update]) -> Vec<Result<(), NotLearned>> {
+        bm_sys::heartbeat::beat();
+        let results = self.linux.update(updates);
+        let each = updates.iter().zip(results);
+        each.map(|(update, result)| {
+            result.map_err(|error| refusal(&error))?;
+            if update.original.protocol == TCP { self.check_state(update) } else { Ok(()) }
+        })
+        .collect()
+    }
+
+    /// Gives a TCP connection the timeout of its state if it is no longer established: what closed it came before the update,
+    /// which lets it last for days.
+    fn check_state(&mut self, update: &Update) -> Result<(), NotLearned> {
+        let connection = self.linux.get(&update.original, update.zone).ok_or(NotLearned::Gone)?;
+        let Some(state) = connection.tcp_state.filter(|state| *state != ESTABLISHED) else { return Ok(()) };
+        let timeout_s = self.linux.tcp_timeout_s(state).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a connection that closes gets a short timeout");
+            CLOSING_S
+        });
+        // Refused if it is gone.
+        let _results = self.linux.update(&[Update { timeout_s: Some(timeout_s), ..*update }]);
+        Err(NotLearned::State)
     }
 
     /// Puts a flow into the table; `false` if it is there already, or finds no room.
@@ -359,11 +313,12 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
 
     /// Notes whose flow this is.
     fn note(&mut self, candidate: &Candidate, index: FlowIndex, now: Instant) {
-        let known = candidate.connection.and_then(|key| self.known.find(&key));
-        let place = known.unwrap_or_else(|| {
-            let Candidate { connection, mark, timeout, .. } = *candidate;
-            self.known.add(KnownConnection::new(connection, mark, timeout, now))
-        });
+        let Candidate { connection: key, timeout, .. } = *candidate;
+        let known = key.and_then(|key| self.known.find(&key));
+        let place = known.unwrap_or_else(|| self.known.add(KnownConnection::new(key, timeout, now)));
+        if let Some(connection) = self.known.get_mut(place) {
+            (connection.timeout, connection.refreshed, connection.used_since) = (timeout, now, false);
+        }
         if let Some(surplus) = self.known.add_flow(place, index, now) {
             self.table.remove(surplus);
             self.counts.end(EndReason::Room, 1);
@@ -395,55 +350,6 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             self.table.remove(*index);
         }
         self.counts.end(why, flows.len());
-    }
-
-    /// To be called when all reports were learned that had come: events that were read before are not about later ones.
-    pub(crate) fn all_learned(&mut self) {
-        self.recent.clear();
-    }
-
-    /// Reads events of connections, and ends flows accordingly.
-    pub fn read_events(&mut self, now: Instant) {
-        // Only the last state counts: earlier ones may be from before a flow was learned.
-        let mut told: HashMap<ConnectionKey, Recent> = HashMap::new();
-        for _ in 0..EVENT_READS {
-            match self.linux.events() {
-                Arrival::Events(events) if events.is_empty() => break,
-                Arrival::Events(events) => events.iter().for_each(|event| note_event(&mut told, event)),
-                Arrival::Overrun => {
-                    tracing::debug!("events of connections were lost: all flows are learned again");
-                    self.void(EndReason::Lost, now);
-                    break;
-                }
-            }
-            bm_sys::heartbeat::beat();
-        }
-        for (key, recent) in told {
-            self.without_events.remove(&key);
-            let before = self.recent.insert(key, recent);
-            if before.is_some_and(|before| before.is_gone) {
-                self.recent.insert(key, Recent { is_gone: true, ..recent });
-            }
-            let Some(place) = self.known.find(&key) else { continue };
-            let mark = self.known.get_mut(place).map(|connection| connection.mark);
-            if recent.is_gone {
-                self.forget(place, EndReason::Connection);
-            } else if recent.is_closing || mark != Some(recent.mark) {
-                self.forget(place, EndReason::Changed);
-            }
-        }
-    }
-}
-
-/// Adds an event to what was told of connections before.
-fn note_event(told: &mut HashMap<ConnectionKey, Recent>, event: &Event) {
-    let connection = &event.connection;
-    let key = ConnectionKey { original: connection.original, zone: connection.zones[0] };
-    let recent = told.entry(key).or_default();
-    recent.mark = connection.mark;
-    recent.is_gone |= event.kind == EventKind::Destroyed || connection.status & status::DYING != 0;
-    if let Some(state) = connection.tcp_state {
-        recent.is_closing = state != ESTABLISHED;
     }
 }
 

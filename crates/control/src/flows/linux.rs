@@ -1,9 +1,8 @@
 //! What the thread for flows asks of Linux, so that tests can answer in its place.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 
-use bm_conntrack::{Arrival, Connection, Conntrack, EventKind, Events, Settings, Tuple, Update};
+use bm_conntrack::{Connection, Conntrack, Settings, Tuple, Update};
 use bm_fastpath::Grace;
 use bm_fib::published::{Epoch, Readers};
 
@@ -15,11 +14,8 @@ pub(super) trait Connections {
     /// The connection with this tuple.
     fn get(&mut self, original: &Tuple, zone: u16) -> Option<Connection>;
 
-    /// All connections.
-    fn list(&mut self) -> io::Result<Vec<Connection>>;
-
-    /// Some of the events that have come; without any there are none at the moment.
-    fn events(&mut self) -> Arrival;
+    /// How long Linux keeps a TCP connection in this state without packets, in seconds.
+    fn tcp_timeout_s(&mut self, state: u8) -> io::Result<u32>;
 
     /// Settings of conntrack; [`io::ErrorKind::NotFound`] if there is none.
     fn settings(&mut self) -> io::Result<Settings>;
@@ -35,50 +31,32 @@ pub(super) trait GracePeriods {
 }
 
 /// Connection tracking, by ctnetlink.
-pub(super) struct KernelConnections {
-    conntrack: Conntrack,
-    events: Events,
-}
+pub(super) struct KernelConnections(Conntrack);
 
 impl KernelConnections {
-    /// Opens sockets in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        let conntrack = Conntrack::open()?;
-        let kinds = [EventKind::Updated, EventKind::Destroyed];
-        let events = Events::open(&kinds, Some(&conntrack), Events::BUFFER)?;
-        Ok(Self { conntrack, events })
-    }
-
-    /// Readable when there are events.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+        Ok(Self(Conntrack::open()?))
     }
 }
 
 impl Connections for KernelConnections {
     fn update(&mut self, updates: &[Update]) -> Vec<io::Result<()>> {
-        self.conntrack.update(updates).unwrap_or_else(|error| {
+        self.0.update(updates).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot change connections");
             updates.iter().map(|_| Err(io::ErrorKind::Other.into())).collect()
         })
     }
 
     fn get(&mut self, original: &Tuple, zone: u16) -> Option<Connection> {
-        self.conntrack.get(original, zone).unwrap_or_else(|error| {
+        self.0.get(original, zone).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read a connection");
             None
         })
     }
 
-    fn list(&mut self) -> io::Result<Vec<Connection>> {
-        Ok(self.conntrack.list(None)?)
-    }
-
-    fn events(&mut self) -> Arrival {
-        self.events.read().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot read events of connections");
-            Arrival::Overrun
-        })
+    fn tcp_timeout_s(&mut self, state: u8) -> io::Result<u32> {
+        Settings::tcp_timeout_s(state)
     }
 
     fn settings(&mut self) -> io::Result<Settings> {

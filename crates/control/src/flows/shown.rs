@@ -77,7 +77,7 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
             age_s: since(known.map(|flow| flow.learned)),
             // What has come since it was last looked at is less than a second old.
             idle_s: since(known.filter(|flow| flow.packets == packets).map(|flow| flow.used)),
-            ended,
+            ended: ended.is_some(),
         }
     }
 }

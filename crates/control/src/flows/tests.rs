@@ -1,11 +1,10 @@
 //! Tests the learner with connections that are not the kernel's, and a table in memory of its own.
 
-use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
 use bm_api::FlowQuery;
-use bm_conntrack::{Arrival, Connection, Event, EventKind, Settings, Tuple, Update, status};
+use bm_conntrack::{Connection, Settings, Tuple, Update, status};
 use bm_fastpath::{Report, ReportedConnection, ReportedTuple};
 use bm_firewall::{Addresses, Match};
 use bm_flows::{Key, Table};
@@ -20,7 +19,6 @@ const GENERATION: u32 = 7;
 const LASTS: u32 = status::SEEN_REPLY | status::ASSURED | status::CONFIRMED;
 const SETTINGS: Settings = Settings {
     acct: false,
-    events: 2,
     max: 1 << 18,
     tcp_timeout_established_s: 432_000,
     udp_timeout_s: 30,
@@ -31,8 +29,6 @@ const SETTINGS: Settings = Settings {
 /// Connections of a kernel that does not exist.
 struct Fake {
     settings: Option<Settings>,
-    list: Vec<Connection>,
-    events: VecDeque<Arrival>,
     updates: Vec<Update>,
     refuses: Option<io::ErrorKind>,
     answer: Option<Connection>,
@@ -48,12 +44,8 @@ impl Connections for Fake {
         self.answer
     }
 
-    fn list(&mut self) -> io::Result<Vec<Connection>> {
-        Ok(self.list.clone())
-    }
-
-    fn events(&mut self) -> Arrival {
-        self.events.pop_front().unwrap_or(Arrival::Events(Vec::new()))
+    fn tcp_timeout_s(&mut self, state: u8) -> io::Result<u32> {
+        Ok(100 + u32::from(state))
     }
 
     fn settings(&mut self) -> io::Result<Settings> {
@@ -79,14 +71,7 @@ struct World {
 }
 
 fn fake() -> Fake {
-    Fake {
-        settings: Some(SETTINGS),
-        list: Vec::new(),
-        events: VecDeque::new(),
-        updates: Vec::new(),
-        refuses: None,
-        answer: None,
-    }
+    Fake { settings: Some(SETTINGS), updates: Vec::new(), refuses: None, answer: Some(established()) }
 }
 
 fn ruleset() -> Ruleset {
@@ -125,11 +110,6 @@ impl World {
         self
     }
 
-    fn events(&mut self, events: Vec<Event>) {
-        self.learner.linux.events.push_back(Arrival::Events(events));
-        self.learner.read_events(self.now);
-    }
-
     /// A second passes; returns what connections were changed.
     fn second(&mut self) -> Vec<Update> {
         for _ in 0..STEPS {
@@ -166,6 +146,7 @@ fn both(protocol: u8) -> [Report; 2] {
         original,
         reply,
         zone: 0,
+        own_zone: 0,
         is_reply: false,
         mark: 0,
         status: LASTS,
@@ -192,8 +173,8 @@ fn both(protocol: u8) -> [Report; 2] {
     [forth, back]
 }
 
-/// The connection of [`both`] as events tell it.
-fn connection(protocol: u8, mark: u32, tcp_state: Option<u8>) -> Connection {
+/// The connection of [`both`].
+fn connection(protocol: u8) -> Connection {
     let of = |tuple: ReportedTuple| {
         let ReportedTuple { source, destination, source_port, destination_port } = tuple;
         Tuple { source, destination, source_port, destination_port, protocol }
@@ -205,20 +186,16 @@ fn connection(protocol: u8, mark: u32, tcp_state: Option<u8>) -> Connection {
         zones: [0; 2],
         id: 1,
         status: LASTS,
-        mark,
+        mark: 0,
         timeout_s: None,
-        tcp_state,
+        tcp_state: None,
         liberal: None,
         has_helper: false,
     }
 }
 
-fn updated(mark: u32, tcp_state: Option<u8>) -> Event {
-    Event { kind: EventKind::Updated, connection: connection(6, mark, tcp_state) }
-}
-
-fn destroyed() -> Event {
-    Event { kind: EventKind::Destroyed, connection: connection(6, 0, None) }
+fn established() -> Connection {
+    Connection { tcp_state: Some(ESTABLISHED), ..connection(6) }
 }
 
 /// A report whose connection is changed.
@@ -235,7 +212,7 @@ fn both_directions_of_a_connection_become_flows() {
     assert_eq!((world.flows(), world.learner.known.len()), (2, 1));
     // Linux is told once before packets go by flow, and once when they do.
     let liberal = Update {
-        original: connection(6, 0, None).original,
+        original: connection(6).original,
         zone: 0,
         timeout_s: Some(432_000),
         liberal: true,
@@ -259,9 +236,10 @@ fn both_directions_of_a_connection_become_flows() {
     let flow = &shown.flows[0];
     assert_eq!((&*flow.protocol, &*flow.input, &*flow.output), ("tcp", "eth0", "eth1"));
     assert_eq!(flow.leaves.unwrap().source_port, 62_000);
-    // Seen again, nothing changes.
+    // Seen again, nothing changes. Linux may have forgotten the connection meanwhile, so it is told again to keep it.
     world.learn(&both(6));
-    assert_eq!((world.flows(), world.learner.counts.learned, world.learner.linux.updates.len()), (2, 2, 2));
+    assert_eq!((world.flows(), world.learner.counts.learned), (2, 2));
+    assert_eq!(world.learner.linux.updates[2..], [liberal]);
 }
 
 #[test]
@@ -320,56 +298,39 @@ fn what_linux_refuses_is_not_learned() {
     }
 }
 
+/// It was closed before Linux was told to keep it for days.
 #[test]
-fn events_end_flows() {
-    for (event, why) in
-        [(destroyed(), "connection"), (updated(5, None), "changed"), (updated(0, Some(4)), "changed")]
-    {
-        let mut world = World::new();
-        world.learn(&both(6)).events(vec![event]);
-        assert_eq!((world.flows(), world.ended(why)), (0, 2), "{event:?}");
-    }
-    let mut world = World::new();
-    // The events of how it began may be read behind its first report.
-    world.learn(&both(6)).events(vec![updated(0, Some(2)), updated(0, Some(ESTABLISHED)), updated(0, None)]);
-    assert_eq!(world.flows(), 2);
-    world.learner.linux.events.push_back(Arrival::Overrun);
-    world.learner.read_events(world.now);
-    assert_eq!((world.flows(), world.ended("lost")), (0, 2));
-    assert_eq!(world.learner.table.families(), [false; 2], "until nothing is on its way");
-    world.settle();
+fn a_connection_that_closes_meanwhile_gets_the_timeout_of_its_state() {
+    let closes = Connection { tcp_state: Some(7), ..established() };
+    let mut world = World::with(Fake { answer: Some(closes), ..fake() }, ruleset());
     world.learn(&both(6));
-    assert_eq!((world.flows(), world.learner.table.families()), (2, [true; 2]));
+    assert_eq!((world.flows(), world.refused("state")), (0, 2));
+    let timeouts: Vec<_> = world.learner.linux.updates.iter().map(|update| update.timeout_s).collect();
+    assert_eq!(timeouts, [Some(432_000), Some(107)]);
+    world.learner.linux.answer = None;
+    world.learn(&both(6));
+    assert_eq!((world.flows(), world.refused("gone")), (0, 2));
 }
 
 #[test]
-fn reports_from_before_an_event_teach_nothing() {
-    for event in [destroyed(), updated(5, None), updated(0, Some(7))] {
-        let mut world = World::new();
-        world.events(vec![event]);
-        world.learn(&both(6));
-        assert_eq!(world.flows(), 0, "{event:?}");
-        // All that were made before the event have been read now.
-        world.learner.all_learned();
-        world.learn(&both(6));
-        assert_eq!(world.flows(), 2, "{event:?}");
-    }
+fn flows_that_programs_have_ended_are_forgotten() {
     let mut world = World::new();
-    world.events(vec![updated(0, Some(ESTABLISHED))]);
     world.learn(&both(6));
-    assert_eq!(world.flows(), 2, "the event says the same as the report");
+    let (index, _) = world.learner.table.iter().next().unwrap();
+    world.learner.table.lookup().end(index);
+    assert_eq!(world.flows(), 2);
+    world.second();
+    assert_eq!((world.flows(), world.learner.known.len(), world.ended("closed")), (1, 1, 1));
+    world.learn(&both(6));
+    assert_eq!((world.flows(), world.learner.known.len()), (2, 1));
 }
 
 #[test]
-fn connections_without_events_stay_linuxs_until_they_have_some() {
-    let list = vec![connection(6, 0, None)];
-    let mut world = World::with(Fake { list, ..fake() }, ruleset());
-    world.learn(&both(6));
-    assert_eq!((world.flows(), world.refused("no_events")), (0, 2));
-    // A new connection with the same tuples.
-    world.events(vec![updated(0, None)]);
-    world.learn(&both(6));
-    assert_eq!(world.flows(), 2);
+fn a_flow_whose_connection_has_another_mark_is_learned_anew() {
+    let mut world = World::new();
+    world.learn(&both(6)[..1]);
+    world.learn(&[changed(|of| of.mark = 5)]);
+    assert_eq!((world.flows(), world.ended("changed"), world.learner.counts.learned), (1, 1, 2));
 }
 
 #[test]
@@ -412,22 +373,20 @@ fn timeouts_of_rules_are_kept() {
 
 #[test]
 fn settings_of_conntrack_keep_flows_from_being_used() {
-    for settings in [Settings { acct: true, ..SETTINGS }, Settings { events: 0, ..SETTINGS }] {
-        let mut world = World::new();
-        world.learn(&both(6));
-        world.learner.linux.settings = Some(settings);
-        world.learner.read_settings(world.now);
-        world.settle();
-        assert_eq!((world.flows(), world.learner.table.families()), (0, [false; 2]));
-        assert!(world.learner.state().why_not.is_some());
-        world.learn(&both(6));
-        assert_eq!(world.flows(), 0);
-        world.learner.linux.settings = Some(SETTINGS);
-        world.learner.read_settings(world.now);
-        world.settle();
-        world.learn(&both(6));
-        assert_eq!((world.flows(), world.learner.state().why_not), (2, None));
-    }
+    let mut world = World::new();
+    world.learn(&both(6));
+    world.learner.linux.settings = Some(Settings { acct: true, ..SETTINGS });
+    world.learner.read_settings(world.now);
+    world.settle();
+    assert_eq!((world.flows(), world.learner.table.families()), (0, [false; 2]));
+    assert!(world.learner.state().why_not.is_some());
+    world.learn(&both(6));
+    assert_eq!(world.flows(), 0);
+    world.learner.linux.settings = Some(SETTINGS);
+    world.learner.read_settings(world.now);
+    world.settle();
+    world.learn(&both(6));
+    assert_eq!((world.flows(), world.learner.state().why_not), (2, None));
 }
 
 #[test]
@@ -436,7 +395,7 @@ fn packets_that_are_not_tracked_are_flows_until_none_come() {
     let report = Report { connection: None, ..report };
     let ruleset = Ruleset { untracked: true, ..ruleset() };
     // Without connection tracking at all.
-    let mut world = World::with(Fake { settings: None, ..fake() }, ruleset);
+    let mut world = World::with(Fake { settings: None, answer: None, ..fake() }, ruleset);
     world.learn(&[report]);
     assert_eq!((world.flows(), world.learner.linux.updates.len()), (1, 0));
     (0..59).for_each(|_| drop(world.second()));
@@ -444,7 +403,7 @@ fn packets_that_are_not_tracked_are_flows_until_none_come() {
     (0..3).for_each(|_| drop(world.second()));
     assert_eq!((world.flows(), world.ended("idle"), world.learner.known.len()), (0, 1, 0));
     // A packet that only does not fit its connection.
-    world.learner.linux.answer = Some(connection(17, 0, None));
+    world.learner.linux.answer = Some(connection(17));
     world.learn(&[report]);
     assert_eq!(world.flows(), 0);
 }
@@ -477,13 +436,13 @@ fn flows_end_with_rules_and_routes() {
 #[test]
 fn connections_that_helpers_may_read_are_asked_for() {
     let expected = || changed(|of| of.status |= 1);
-    let mut world = World::new();
+    let mut world = World::with(Fake { answer: None, ..fake() }, ruleset());
     world.learn(&[expected()]);
     assert_eq!((world.flows(), world.refused("helper")), (0, 1), "it is gone");
-    world.learner.linux.answer = Some(Connection { has_helper: true, ..connection(6, 0, None) });
+    world.learner.linux.answer = Some(Connection { has_helper: true, ..connection(6) });
     world.learn(&[expected()]);
     assert_eq!((world.flows(), world.refused("helper")), (0, 2));
-    world.learner.linux.answer = Some(connection(6, 0, None));
+    world.learner.linux.answer = Some(connection(6));
     world.learn(&[expected()]);
     assert_eq!(world.flows(), 1);
 }

@@ -1,6 +1,6 @@
 //! The thread, and the orders to it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,10 +22,9 @@ pub(crate) const NAME: &str = "bm-flows";
 pub(crate) const SILENT_MAX: Duration = Duration::from_millis(350);
 /// Between two looks at a share of the connections.
 const STEP: Duration = Duration::from_millis(1000 / STEPS as u64);
-/// How long it does not wake for reports and events after some were read, so that a flood of them wakes it some hundred times
-/// a second.
+/// How long it does not wake for reports after some were read, so that a flood of them wakes it some hundred times a second.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Reads of reports between two looks at events.
+/// Reads of reports between two looks at orders.
 const REPORT_READS: usize = 64;
 /// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -170,11 +169,10 @@ fn run(
             learner.table.set_families([false; 2]);
             return;
         }
-        // When the daemon is gone, another process may renew the lease of the tables, but nobody follows connections.
+        // When the daemon is gone, another process may renew the lease of the tables, but nobody keeps connections alive.
         learner.table.set_until(lease.until());
         let now = Instant::now();
         read_reports(&mut learner, reports, now);
-        learner.read_events(now);
         awake();
         if now >= next {
             learner.refresh(now);
@@ -189,8 +187,7 @@ fn run(
         // What is on its way has arrived soon.
         let until = if learner.waits() { until.min(5 * PAUSE) } else { until };
         slot.waker.wait([], PAUSE.min(until));
-        let descriptors: [BorrowedFd<'_>; 2] = [reports.as_fd(), learner.linux.fd()];
-        slot.waker.wait(descriptors, until.saturating_sub(PAUSE));
+        slot.waker.wait([reports.as_fd()], until.saturating_sub(PAUSE));
         slot.waker.clear();
     }
 }
@@ -226,7 +223,6 @@ fn read_reports(learner: &mut KernelLearner, reports: &ReportReader, now: Instan
             Vec::new()
         });
         if list.is_empty() {
-            learner.all_learned();
             // Reports of packets that had met other rules have been read by now, and were ignored.
             learner.settle(now);
             return;

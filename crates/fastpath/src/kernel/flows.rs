@@ -39,6 +39,8 @@ const AGE: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(250);
 /// How long a flow with one packet is remembered. Each of a million connections has a packet every few seconds only.
 const KEEP: Duration = Duration::from_secs(12);
+/// After which time the connection of a flow in use is looked up again: within 100 ms Linux decides about its packets.
+const CHECK_EVERY: Duration = Duration::from_millis(80);
 
 /// The maps of flows, and the observer.
 pub(super) struct FlowMaps {
@@ -79,14 +81,10 @@ pub fn why_no_flows() -> Option<String> {
 }
 
 impl FlowMaps {
-    /// The value of the section that tells a program the room in the map.
-    pub fn room(&self) -> [u8; 8] {
-        let [buckets, max] =
-            [bm_flows::buckets(self.max), self.max].map(|number| (number as u32).to_ne_bytes());
-        let mut room = [0; 8];
-        room[..4].copy_from_slice(&buckets);
-        room[4..].copy_from_slice(&max);
-        room
+    /// The value of the section that tells a program the room in the map, and how often it looks connections up.
+    pub fn room(&self) -> Vec<u8> {
+        let room = [bm_flows::buckets(self.max) as u32, self.max as u32, jiffies(CHECK_EVERY)];
+        room.into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 
     /// Loads the observer.

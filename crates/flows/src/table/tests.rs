@@ -25,6 +25,7 @@ fn action(key: &Key, version: u16) -> Action {
         destination: key.source,
         source_port: key.destination_port ^ version,
         destination_port: key.source_port.wrapping_add(version),
+        connection: None,
     }
 }
 
@@ -65,7 +66,7 @@ fn finds_what_was_inserted_until_it_is_removed() {
         lookup.count(index, 1514, 1005);
         lookup.count(index, 60, 1006);
         let shown =
-            FlowRecord { key, action: action(&key, 7), packets: 2, bytes: 1574, used_at: 1006, ended: false };
+            FlowRecord { key, action: action(&key, 7), packets: 2, bytes: 1574, used_at: 1006, ended: None };
         assert_eq!(table.get(index), shown);
         assert_eq!(table.iter().collect::<Vec<_>>(), [(index, shown)]);
         assert!(table.remove(index) && !table.remove(index));
@@ -77,7 +78,7 @@ fn finds_what_was_inserted_until_it_is_removed() {
 fn a_flow_that_leaves_as_it_arrives_is_not_translated() {
     let (mut table, key) = (table(100), Random::new(2).key(4));
     let Key { source, destination, source_port, destination_port, .. } = key;
-    let action = Action { out: 3, source, destination, source_port, destination_port };
+    let action = Action { out: 3, source, destination, source_port, destination_port, connection: None };
     let Insert::Inserted(index) = table.insert(&key, &action, 0) else { panic!() };
     let found = Hit { index, action, translates: false, sum_addresses: 0, sum_ports: 0 };
     assert_eq!(table.lookup().find(&key), Some(found));
@@ -91,7 +92,7 @@ fn sums_are_of_what_changes() {
     let found = table.lookup().find(&key).unwrap();
     let (old, new) = (PackedKey::new(&key).words, new.words(6));
     let expected = (new.addresses_grow(&old), new.ports_grow(&old));
-    assert_eq!((u32::from(found.sum_addresses), u32::from(found.sum_ports)), expected);
+    assert_eq!((found.sum_addresses, found.sum_ports), expected);
     assert!(expected.0 != 0 && expected.1 != 0);
 }
 
@@ -101,7 +102,7 @@ fn a_flow_that_ended_or_leaves_otherwise_gets_a_new_entry() {
     let lookup = table.lookup();
     let first = inserted(&mut table, &key, 1, 0);
     lookup.end(first);
-    assert_eq!((lookup.find(&key), table.get(first).ended), (None, true));
+    assert_eq!((lookup.find(&key), table.get(first).ended), (None, Some(EndReason::Closed)));
     let renewed = table.insert(&key, &action(&key, 1), 5);
     let Insert::Renewed { index, replaced } = renewed else { panic!("{renewed:?}") };
     assert!(replaced == first && index != first && !table.remove(first));
@@ -412,7 +413,8 @@ impl Model {
             self.table.iter().map(|(index, shown)| (shown.key, (index, shown))).collect();
         assert_eq!((shown.len(), self.table.len()), (self.flows.len(), self.flows.len()));
         for (key, flow) in &self.flows {
-            let (packets, used_at, ended) = (flow.packets, flow.used_at, flow.ended);
+            let (packets, used_at) = (flow.packets, flow.used_at);
+            let ended = flow.ended.then_some(EndReason::Closed);
             let (action, bytes) = (action(key, flow.version), 60 * packets);
             assert_eq!(
                 shown[key],
@@ -462,7 +464,7 @@ fn read(lookup: &Lookup, mut reader: ReaderHandle, keys: &[Key], told: &Told, se
             let (old, new) = (PackedKey::new(key), found.action);
             let new = new.words(old.family);
             let sums = (new.addresses_grow(&old.words), new.ports_grow(&old.words));
-            assert_eq!((u32::from(found.sum_addresses), u32::from(found.sum_ports)), sums);
+            assert_eq!((found.sum_addresses, found.sum_ports), sums);
             told.hits.fetch_add(1, Relaxed);
             if random.below(64) == 0 {
                 lookup.end(found.index);

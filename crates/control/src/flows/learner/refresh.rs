@@ -40,6 +40,11 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         let (mut is_used, mut bytes) = (false, 0);
         for index in flows {
             let record = self.table.get(index);
+            if let Some(why) = record.ended {
+                self.table.remove(index);
+                self.drop_flow(index, why.into());
+                continue;
+            }
             let packets = record.packets;
             bytes += record.bytes;
             let Some(flow) = self.known.flow_mut(index) else { continue };
@@ -61,14 +66,9 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
     }
 
     fn send(&mut self, updates: &[Update]) {
-        bm_sys::heartbeat::beat();
-        if updates.is_empty() {
-            return;
-        }
-        for (update, result) in updates.iter().zip(self.linux.update(updates)) {
+        for (update, result) in updates.iter().zip(self.keep_alive(updates)) {
             let key = ConnectionKey { original: update.original, zone: update.zone };
-            if let (Err(error), Some(place)) = (result, self.known.find(&key)) {
-                tracing::debug!(%error, "cannot keep a connection alive: Linux forwards its packets");
+            if let (Err(_), Some(place)) = (result, self.known.find(&key)) {
                 self.forget(place, EndReason::Connection);
             }
         }

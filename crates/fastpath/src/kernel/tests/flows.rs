@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::jiffies::jiffies;
-use bm_flows::{Action as FlowAction, FlowIndex, Insert, Key, Table};
+use bm_flows::{Action as FlowAction, EndReason, FlowIndex, Insert, Key, Table};
 use bm_wire::checksum::checksum;
 use bm_wire::protocol;
 use std::net::IpAddr;
@@ -16,6 +16,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
+const CLOSED: Option<EndReason> = Some(EndReason::Closed);
 
 /// A lab whose only interface that takes packets leaves them to Linux, unless there is a flow.
 fn by_flow() -> Option<(Lab, Table)> {
@@ -58,7 +59,7 @@ fn key(ipv6: bool, protocol: u8) -> Key {
 
 fn action(ipv6: bool, translated: bool) -> FlowAction {
     let (source, destination, source_port, destination_port) = ends(ipv6, translated);
-    FlowAction { out: 1, source, destination, source_port, destination_port }
+    FlowAction { out: 1, source, destination, source_port, destination_port, connection: None }
 }
 
 /// Adds a flow.
@@ -223,7 +224,24 @@ fn fin_and_rst_end_both_directions() {
         let index = add(&mut table, &key(ipv6, protocol::TCP), &action(ipv6, true));
         let reply = add(&mut table, &reply_key(ipv6), &FlowAction { out: 0, ..action(ipv6, false) });
         lab.check_linux(&frame(ipv6, false, Some(FIN | ACK), b""), "linux_firewall");
-        assert!(table.get(index).ended && table.get(reply).ended);
+        assert!(table.get(index).ended == CLOSED && table.get(reply).ended == CLOSED);
+    }
+}
+
+#[test]
+fn a_flow_ends_in_both_directions_when_linux_has_no_connection_for_it() {
+    let Some((mut lab, mut table)) = by_flow() else { return };
+    let connection = Some(bm_flows::Connection { mark: 0, zone: 0 });
+    for (ipv6, number) in [(false, protocol::TCP), (true, protocol::TCP), (false, protocol::UDP)] {
+        let flags = (number == protocol::TCP).then_some(ACK);
+        let key = Key { protocol: number, ..key(ipv6, number) };
+        let index = add(&mut table, &key, &FlowAction { connection, ..action(ipv6, true) });
+        let reply_key = Key { protocol: number, ..reply_key(ipv6) };
+        let back = FlowAction { out: 0, connection, ..action(ipv6, false) };
+        let reply = add(&mut table, &reply_key, &back);
+        lab.check_linux(&frame(ipv6, false, flags, b""), "linux_firewall");
+        let gone = Some(EndReason::Gone);
+        assert_eq!((table.get(index).ended, table.get(reply).ended), (gone, gone));
     }
 }
 
@@ -238,12 +256,12 @@ fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
     // The frames have the number 1.
     table.set_acknowledged(reply, 2);
     assert_eq!(lab.pass(&rst), (XDP_REDIRECT, sent(&frame(false, true, Some(RST), b""))));
-    assert!(!table.get(index).ended && !table.get(reply).ended);
+    assert!(table.get(index).ended.is_none() && table.get(reply).ended.is_none());
     table.remove(reply);
     let reply = add(&mut table, &reply_key(false), &FlowAction { out: 0, ..action(false, false) });
     table.set_acknowledged(reply, 1);
     lab.check_linux(&rst, "linux_firewall");
-    assert!(table.get(index).ended && table.get(reply).ended);
+    assert!(table.get(index).ended == CLOSED && table.get(reply).ended == CLOSED);
     for flow in [index, reply] {
         table.remove(flow);
     }
@@ -252,7 +270,7 @@ fn an_rst_out_of_sequence_is_forwarded_and_ends_nothing() {
     table.set_acknowledged(reply, 2);
     assert_eq!(lab.pass(&frame(false, false, Some(ACK), b"")).0, XDP_REDIRECT);
     lab.check_linux(&rst, "linux_firewall");
-    assert!(table.get(index).ended && table.get(reply).ended);
+    assert!(table.get(index).ended == CLOSED && table.get(reply).ended == CLOSED);
 }
 
 /// A frame whose packet has no hop left.
@@ -300,7 +318,7 @@ fn segments_that_linux_gets_count_at_an_rst() {
             assert_eq!(lab.pass(&rst).0, XDP_REDIRECT);
             lab.check_linux(&before, cause);
             lab.check_linux(&rst, "linux_firewall");
-            assert!(table.get(index).ended && table.get(reply).ended, "{cause}");
+            assert!(table.get(index).ended == CLOSED && table.get(reply).ended == CLOSED, "{cause}");
             for flow in [index, reply] {
                 table.remove(flow);
             }
