@@ -5,6 +5,7 @@
 mod closed;
 mod filters;
 mod flows;
+mod flows_end;
 mod linux_only;
 mod rules_in_time;
 mod rules_on_ports;
