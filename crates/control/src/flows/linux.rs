@@ -1,6 +1,7 @@
 //! What the thread for flows asks of Linux, so that tests can answer in its place.
 
 use std::io;
+use std::net::Ipv4Addr;
 
 use bm_conntrack::{Connection, Conntrack, Settings, Tuple, Update};
 use bm_fastpath::Grace;
@@ -36,7 +37,15 @@ pub(super) struct KernelConnections(Conntrack);
 impl KernelConnections {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        Ok(Self(Conntrack::open()?))
+        let mut conntrack = Conntrack::open()?;
+        let nobody = Ipv4Addr::UNSPECIFIED.into();
+        let none =
+            Tuple { source: nobody, destination: nobody, source_port: 0, destination_port: 0, protocol: 0 };
+        // Has the kernel load connection tracking, whose functions programs call: those that are loaded before lack them.
+        if let Err(error) = conntrack.get(&none, 0) {
+            tracing::debug!(%error, "no connection tracking");
+        }
+        Ok(Self(conntrack))
     }
 }
 
