@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Finds flows in their table (flow_table.h), by a keyed hash in two buckets. What it finds may be used until the program
+ * Finds flows in their table (flow_table.h), by a keyed hash in two buckets, of which the second is rarely looked at. What it finds may be used until the program
  * ends: an entry is written anew only after an RCU grace period.
  */
 #pragma once
@@ -111,9 +111,9 @@ static __always_inline __u64 hash_of(const struct flow_head *head, const struct 
 }
 
 /* The number of a key's flow among those of a bucket; 0 if there is none. */
-static __always_inline __u32 in_bucket(void *table, __u32 at, __u32 tag, const struct flow_key *key, __u32 epoch)
+static __always_inline __u32 in_bucket(void *table, const struct flow_bucket *bucket, __u32 tag,
+				       const struct flow_key *key, __u32 epoch)
 {
-	const struct flow_bucket *bucket = bucket_at(table, at);
 	struct flow *flow;
 
 	if (!bucket)
@@ -121,7 +121,7 @@ static __always_inline __u32 in_bucket(void *table, __u32 at, __u32 tag, const s
 	for (int way = 0; way < FLOW_WAYS; way++) {
 		__u32 slot = bucket->of[way];
 
-		if (!slot || slot >> FLOW_NUMBER_BITS != tag)
+		if (!(slot & FLOW_NUMBER_MASK) || slot >> FLOW_TAG_AT != tag)
 			continue;
 		flow = flow_at(table, slot & FLOW_NUMBER_MASK);
 		if (flow && is_flow(flow, key, epoch))
@@ -135,6 +135,7 @@ static __noinline __u32 find_number(const struct flow_key *key)
 {
 	__u32 zero = 0, tag, epoch, number;
 	struct flow_head *head = bpf_map_lookup_elem(&flows, &zero);
+	const struct flow_bucket *bucket;
 	__u64 hash;
 
 	if (!head)
@@ -142,8 +143,11 @@ static __noinline __u32 find_number(const struct flow_key *key)
 	hash = hash_of(head, key);
 	tag = tag_of(hash);
 	epoch = head->epoch;
-	number = in_bucket(head, first_bucket(hash), tag, key, epoch);
-	return number ?: in_bucket(head, second_bucket(hash), tag, key, epoch);
+	bucket = bucket_at(head, first_bucket(hash));
+	number = in_bucket(head, bucket, tag, key, epoch);
+	if (number || !bucket || !(bucket->of[0] & FLOW_SPILLS))
+		return number;
+	return in_bucket(head, bucket_at(head, second_bucket(hash)), tag, key, epoch);
 }
 
 static __always_inline struct flow *numbered(__u32 number)

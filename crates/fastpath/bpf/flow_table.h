@@ -11,10 +11,12 @@
 #include <linux/types.h>
 
 #define FLOW_WAYS 8
-#define FLOW_NUMBER_BITS 22 /* of a word in a bucket; the others are a tag, ten bits of the hash */
+#define FLOW_NUMBER_BITS 22 /* of a word in a bucket; above them is FLOW_SPILLS, then a tag, nine bits of the hash */
 #define FLOW_NUMBER_MASK ((1u << FLOW_NUMBER_BITS) - 1)
-#define FLOW_TAG_HASH 0x9e3779b97f4a7c15ull /* times the hash, the high ten bits: the tag */
-#define FLOW_TAG_SHIFT 54
+#define FLOW_SPILLS (1u << FLOW_NUMBER_BITS) /* in the first word: flows of this bucket may be in their other one */
+#define FLOW_TAG_AT 23
+#define FLOW_TAG_HASH 0x9e3779b97f4a7c15ull /* times the hash, the high nine bits: the tag */
+#define FLOW_TAG_SHIFT 55
 #define FOLLOWS_ACKNOWLEDGED 1
 #define FOLLOWS_END 2
 #define FLOW_TRANSLATES 1 /* in flow.flags: addresses or ports change */
@@ -32,7 +34,7 @@ struct flow_head {
 };
 
 struct flow_bucket {
-	__u32 of[FLOW_WAYS]; /* 0: free; else the number of an entry, and above it the tag */
+	__u32 of[FLOW_WAYS]; /* without a number: free; else the number of an entry, and above it the tag */
 };
 
 /* Two cache lines: whether it is the flow of a packet, then what becomes of that. Fields are as in packets (network order). */

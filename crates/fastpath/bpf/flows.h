@@ -6,9 +6,9 @@
  *                        '---------------'-------------'------------'--> Linux
  *
  * Linux decides by its rules, which only ask for what all later packets of a flow have in common; control sees to that.
- * FIN and RST end a flow, so that what follows them is Linux's again; so does another
- * state of its connection (flow_check.h). Only programs that are compiled with FLOWS contain
- * any of this; the others need no flows, or leave to Linux what does.
+ * FIN and RST end a flow, so that what follows them is Linux's again; so does another state of its connection
+ * (flow_check.h). Only programs that are compiled with FLOWS contain any of this; the others need no flows, or leave to
+ * Linux what does.
  */
 #pragma once
 

@@ -134,10 +134,11 @@ static __always_inline bool keeps_place(const struct seen *last, __u16 now)
  * last began anew, so that packets do not teach that an earlier ruleset let pass, and that waited since then for their
  * neighbor's MAC: they all leave at once. And it counts from the last packet of a connection that has `begun` only just.
  */
-static __always_inline bool is_due(__u64 flow, __u32 epoch, bool begun)
+static __always_inline bool is_due(__u64 flow, __u32 reply, __u32 epoch, bool begun)
 {
 	__u64 hash = (flow ^ (__u64)epoch << 32 ^ epoch) * 0x9e3779b97f4a7c15ull;
-	__u32 place = hash >> (64 - SEEN_SHIFT), name = hash >> (32 - SEEN_SHIFT);
+	/* Both directions of a connection are in one line of the cache. */
+	__u32 place = hash >> (65 - SEEN_SHIFT) << 1 | reply, name = hash >> (33 - SEEN_SHIFT);
 	struct seen *last = bpf_map_lookup_elem(&seen, &place);
 	__u16 now = bpf_jiffies64();
 
@@ -279,7 +280,7 @@ static __always_inline bool is_connection_due(unsigned long state, __u32 epoch)
 
 	if (info != CT_NEW && info != CT_ESTABLISHED && info != CT_ESTABLISHED_REPLY)
 		return false;
-	return is_due((state & ~CT_INFO) | (info == CT_ESTABLISHED_REPLY), epoch, !is_assured(state));
+	return is_due(state & ~CT_INFO, info == CT_ESTABLISHED_REPLY, epoch, !is_assured(state));
 }
 
 /* Whether the packet of a flow that Linux does not track is to be reported. */
@@ -288,7 +289,7 @@ static __always_inline bool is_untracked_due(const struct departure *packet, __u
 	__u64 flow = (__u64)(packet->source[0] ^ packet->source[3]) << 32 |
 		     (packet->destination[0] ^ packet->destination[3] ^ packet->ports);
 
-	return is_due(flow ^ (__u64)packet->protocol << 56, epoch, false);
+	return is_due(flow ^ (__u64)packet->protocol << 56, flow & 1, epoch, false);
 }
 
 SEC("tcx/egress")
@@ -303,16 +304,15 @@ int bm_observe_tc(struct __sk_buff *ctx)
 	if (!head || !head->families || !ctx->ingress_ifindex || ctx->vlan_present)
 		return TCX_NEXT;
 	skb = bpf_cast_to_kern_ctx(ctx);
+	state = skb->_nfct;
+	if (state & ~CT_INFO && !is_connection_due(state, head->epoch))
+		return TCX_NEXT;
 	/* By a program at tc, ours above all: Linux has not decided about it. */
 	if (BPF_CORE_READ_BITFIELD(skb, redirected))
 		return TCX_NEXT;
 	generation = skb->dev->nd_net.net->nft.base_seq;
-	if (generation != head->generation)
-		return TCX_NEXT;
-	state = skb->_nfct;
-	if (state & ~CT_INFO && !is_connection_due(state, head->epoch))
-		return TCX_NEXT;
-	if (!read_headers(ctx, &packet) || !(head->families & (packet.family == 4 ? FLOWS_IPV4 : FLOWS_IPV6)))
+	if (generation != head->generation || !read_headers(ctx, &packet) ||
+	    !(head->families & (packet.family == 4 ? FLOWS_IPV4 : FLOWS_IPV6)))
 		return TCX_NEXT;
 	if (state & ~CT_INFO || is_untracked_due(&packet, head->epoch))
 		report_packet(ctx, &packet, state, generation);

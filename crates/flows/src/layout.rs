@@ -18,9 +18,13 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 const PAGE: usize = 4096;
 /// Slots of a bucket.
 pub(crate) const WAYS: usize = 8;
-/// Bits of a slot that are the number of an entry; those above are the tag.
+/// Bits of a slot that are the number of an entry.
 pub(crate) const NUMBER_BITS: u32 = 22;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// In the first slot of a bucket: flows whose first bucket it is may be in their second one.
+pub(crate) const SPILLS: u32 = 1 << NUMBER_BITS;
+/// Where the tag begins in a slot.
+pub(crate) const TAG_AT: u32 = NUMBER_BITS + 1;
 /// In [`Flow::follows`].
 pub(crate) const FOLLOWS_ACKNOWLEDGED: u8 = 1;
 /// In [`Flow::flags`].
@@ -52,7 +56,7 @@ pub(crate) struct Head {
 /// Shared with programs and workers, which only read it.
 #[repr(C)]
 pub(crate) struct Bucket {
-    /// 0 if free; else the number of an entry, and above it the tag.
+    /// No number if free; else that of an entry, and its tag. In the first one [`SPILLS`] as well.
     pub slots: [AtomicU32; WAYS],
 }
 

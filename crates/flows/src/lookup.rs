@@ -3,7 +3,7 @@
 use crate::end::EndReason;
 use crate::hash::Place;
 use crate::key::{Action, Key, PackedKey};
-use crate::layout::{Area, FAMILIES, FlowIndex, NUMBER_MASK, TRANSLATES};
+use crate::layout::{Area, Bucket, FAMILIES, FlowIndex, NUMBER_MASK, SPILLS, TRANSLATES};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -40,11 +40,20 @@ pub(crate) struct Slot<'a> {
 
 /// Where the number of the flow of a key is.
 pub(crate) fn locate<'a>(area: &'a Area, place: &Place, key: &PackedKey) -> Option<Slot<'a>> {
-    let slots = place.buckets.iter().flat_map(|&bucket| &area.buckets()[bucket].slots);
-    for slot in slots {
+    let [first, second] = place.buckets.map(|bucket| &area.buckets()[bucket]);
+    let found = locate_in(first, area, place, key);
+    if found.is_some() || first.slots[0].load(Acquire) & SPILLS == 0 {
+        return found;
+    }
+    locate_in(second, area, place, key)
+}
+
+fn locate_in<'a>(bucket: &'a Bucket, area: &Area, place: &Place, key: &PackedKey) -> Option<Slot<'a>> {
+    for slot in &bucket.slots {
         let word = slot.load(Acquire);
         let number = word & NUMBER_MASK;
-        if word & !NUMBER_MASK == place.tag && number != 0 && PackedKey::load(area.flow(number)) == *key {
+        let has_tag = word & !(NUMBER_MASK | SPILLS) == place.tag;
+        if has_tag && number != 0 && PackedKey::load(area.flow(number)) == *key {
             return Some(Slot { slot, number });
         }
     }

@@ -20,7 +20,7 @@ use crate::entry::NewEntry;
 use crate::hash::Place;
 use crate::key::{Action, Key, PackedKey};
 use crate::layout::{
-    Area, Bucket, FAMILIES, FOLLOWS_ACKNOWLEDGED, FlowIndex, NUMBER_BITS, NUMBER_MASK, bytes,
+    Area, Bucket, FAMILIES, FOLLOWS_ACKNOWLEDGED, FlowIndex, NUMBER_BITS, NUMBER_MASK, SPILLS, bytes,
 };
 use crate::lookup::{Lookup, Slot, locate};
 use bm_sys::Map;
@@ -39,6 +39,8 @@ const _: () = assert!(MAX < 1 << NUMBER_BITS);
 const LOOKED_AT_MAX: u32 = 64;
 /// Entries that are kept free if others can be evicted: for new flows until the grace period of the evicted is over.
 const SPARE_MAX: usize = 256;
+/// Flows in their first bucket before others go to their second one, which readers then have to look at as well.
+const FIRST_MAX: usize = 6;
 /// By how many jiffies the clock of programs may be ahead of the time that the caller gives.
 const AHEAD_MAX: u32 = 1 << 16;
 
@@ -180,7 +182,7 @@ impl Table {
             return Insert::Full;
         };
         entry.write(area.flow(number), self.epoch);
-        slot.store(number | place.tag, Release);
+        put(&area, &place, slot, number | place.tag);
         self.len += 1;
         Insert::Inserted(FlowIndex(number))
     }
@@ -197,7 +199,7 @@ impl Table {
             return false;
         };
         flow.epoch.store(0, Release);
-        slot.store(0, Release);
+        empty(slot);
         self.len -= 1;
         self.retired.push(index.0);
         true
@@ -212,8 +214,10 @@ impl Table {
         head.epoch.store(self.epoch, Release);
         for slot in slots(self.area.buckets()) {
             let number = number_in(slot);
-            if number != 0 {
+            if slot.load(Relaxed) != 0 {
                 slot.store(0, Release);
+            }
+            if number != 0 {
                 self.retired.push(number);
             }
         }
@@ -331,7 +335,7 @@ impl Table {
             return Insert::Full;
         };
         entry.write(self.area.flow(number), self.epoch);
-        found.slot.store(number | place.tag, Release);
+        put(&self.area, place, found.slot, number | place.tag);
         self.area.flow(replaced.0).epoch.store(0, Release);
         self.retired.push(replaced.0);
         Insert::Renewed { index: FlowIndex(number), replaced }
@@ -349,11 +353,13 @@ impl Table {
         Some(self.touched)
     }
 
-    /// A slot for a new flow: a free one of its emptier bucket, or made free in either.
+    /// A slot for a new flow: a free one of its first bucket while that has some left, else of the emptier one, or made free in
+    /// either.
     fn room<'a>(&mut self, area: &'a Area, place: &Place, now_jiffies: u32) -> Option<&'a AtomicU32> {
         let [a, b] = place.buckets.map(|bucket| &area.buckets()[bucket]);
-        let emptier = if used(b) < used(a) { b } else { a };
-        if let Some(slot) = free_slot(emptier) {
+        let (in_a, in_b) = (used(a), used(b));
+        let preferred = if in_a >= FIRST_MAX && in_b < in_a { b } else { a };
+        if let Some(slot) = free_slot(preferred) {
             return Some(slot);
         }
         if let Some(slot) = slots_of(area, place).find(|slot| self.move_away(area, slot)) {
@@ -372,8 +378,8 @@ impl Table {
         let place = self.place(&PackedKey::load(area.flow(word & NUMBER_MASK)));
         // Its own bucket is full, so a free slot is in the other one.
         let Some(other) = slots_of(area, &place).find(|other| number_in(other) == 0) else { return false };
-        other.store(word, Release);
-        slot.store(0, Release);
+        put(area, &place, other, word & !SPILLS);
+        empty(slot);
         true
     }
 
@@ -421,6 +427,20 @@ impl fmt::Debug for Table {
 /// The epoch after another; 0 is that of no entry.
 fn after(epoch: u32) -> u32 {
     epoch.wrapping_add(1).max(1)
+}
+
+/// Puts the number of an entry and its tag into a slot of one of its buckets.
+fn put(area: &Area, place: &Place, slot: &AtomicU32, word: u32) {
+    let first = &area.buckets()[place.buckets[0]];
+    if !first.slots.iter().any(|of_first| std::ptr::eq(of_first, slot)) {
+        first.slots[0].fetch_or(SPILLS, Release);
+    }
+    slot.store(slot.load(Relaxed) & SPILLS | word, Release);
+}
+
+/// Takes the number out of a slot.
+fn empty(slot: &AtomicU32) {
+    slot.store(slot.load(Relaxed) & SPILLS, Release);
 }
 
 fn number_in(slot: &AtomicU32) -> u32 {
