@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Finds flows in their table (flow_table.h), by a keyed hash in two buckets, of which the second is rarely looked at. What it finds may be used until the program
- * ends: an entry is written anew only after an RCU grace period.
+ * Finds flows in their table (flow_table.h), by a keyed hash in two buckets, of which the second is rarely looked at. What
+ * it finds may be used until the program ends: an entry is written anew only after an RCU grace period.
  */
 #pragma once
 

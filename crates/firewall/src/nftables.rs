@@ -1,14 +1,15 @@
 //! The nftables ruleset: which packets its chains can drop, change or count. This includes chains of `iptables-nft`.
 //!
-//! Only base chains of type nat and those at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
-//! inet, ip and ip6, ingress of inet, ingress and egress of netdev; and output, which ICMP errors about such packets pass. A packet that arrives on a bridge port goes to
-//! Linux already, so the bridge family does not matter, nor does arp.
+//! Only base chains of type nat count, and those at hooks that a routed packet passes: prerouting, forward and postrouting
+//! of the families inet, ip and ip6, ingress of inet, ingress and egress of netdev; and output, which ICMP errors about such
+//! packets pass. A packet that arrives on a bridge port goes to Linux already, so the bridge family does not matter, nor
+//! does arp.
 //!
 //! A chain with policy drop concerns all packets. In one with policy accept each rule counts that has an effect: with
 //! its own matches and those of the rules that lead to it. A rule that only accepts or returns has none, since
 //! without it the packet would get as far or meet a later rule, which counts by itself. Rules that depend on
-//! connections concern both directions of them and everything related: all packets. So does a chain of type nat, without
-//! any rule too: as long as there is one, at whatever hook, packets of connections that were translated before are.
+//! connections concern both directions of them and everything related: all packets. So does a chain of type nat, even
+//! without a rule: as long as there is one, at whatever hook, Linux translates connections that it has translated before.
 //!
 //! A rule also leads to the chains that elements of its verdict maps name, and what the elements of a set do to the
 //! packets that look them up (counters, limits, quotas) is an effect of the rule, so these elements are read as well.

@@ -107,7 +107,7 @@ impl Counts {
         *self.not_learned.entry(why).or_default() += 1;
     }
 
-    /// EndReason flows, by the name of the reason.
+    /// Flows that have ended, by the name of the reason.
     pub fn ended(&self) -> BTreeMap<String, u64> {
         self.ended.iter().map(|(why, count)| (why.name().into(), *count)).collect()
     }

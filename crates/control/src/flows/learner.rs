@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What happens to connections, programs find out themselves: they look each up when its flow is first used, and from time to
-//! time after that. A report may be late therefore.
+//! time after that. So a report may be late.
 
 mod refresh;
 
@@ -231,8 +231,8 @@ impl<C: Connections, G: GracePeriods> Learner<C, G> {
         connection.is_none_or(|connection| connection.has_helper)
     }
 
-    /// Makes Linux keep connections without seeing their packets; returns those that it refuses. Also such as are known: it may
-    /// have forgotten them since, and begun anew with the same tuples.
+    /// Makes Linux keep connections without seeing their packets; returns those that it refuses. Also those that are
+    /// known: it may have forgotten them, and begun others with the same tuples.
     fn keep(&mut self, candidates: &[Candidate]) -> HashMap<ConnectionKey, NotLearned> {
         let (mut asked, mut updates) = (HashSet::new(), Vec::new());
         for candidate in candidates {
